@@ -1,0 +1,46 @@
+#include "core/sha256.h"
+
+#include <openssl/evp.h>
+
+#include "core/check.h"
+
+namespace hypic {
+
+struct Sha256::Context {
+  EVP_MD_CTX* evp = EVP_MD_CTX_new();
+  ~Context() { EVP_MD_CTX_free(evp); }
+};
+
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
+  HYPIC_CHECK(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr) == 1);
+}
+
+Sha256::~Sha256() = default;
+
+Sha256& Sha256::add(const void* bytes, size_t count) {
+  HYPIC_CHECK(EVP_DigestUpdate(context_->evp, bytes, count) == 1);
+  return *this;
+}
+
+Sha256& Sha256::add(const std::string& text) {
+  add(static_cast<int64_t>(text.size()));
+  return add(text.data(), text.size());
+}
+
+Sha256::Digest Sha256::digest() {
+  Digest digest;
+  HYPIC_CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr) == 1);
+  return digest;
+}
+
+std::string hex(const Sha256::Digest& digest) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : digest) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace hypic

@@ -1,0 +1,31 @@
+// SHA-256 of a stream of bytes, for cache keys.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace hypic {
+
+class Sha256 {
+ public:
+  using Digest = std::array<uint8_t, 32>;
+
+  Sha256();
+  ~Sha256();
+  Sha256& add(const void* bytes, size_t count);
+  // With its length, so that fields cannot run into each other.
+  Sha256& add(const std::string& text);
+  Sha256& add(int64_t number) { return add(&number, sizeof(number)); }
+  Digest digest();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+std::string hex(const Sha256::Digest& digest);
+
+}  // namespace hypic

@@ -1,0 +1,40 @@
+#include "core/sha256.h"
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+namespace hypic {
+namespace {
+
+std::string digest_of(std::string_view text) {
+  return hex(Sha256().add(text.data(), text.size()).digest());
+}
+
+// FIPS 180-2, appendix B, and the empty message.
+TEST(Sha256Test, KnownVectors) {
+  EXPECT_EQ(digest_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(digest_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(digest_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  Sha256 million;
+  const std::string thousand(1000, 'a');
+  for (int i = 0; i < 1000; ++i) million.add(thousand.data(), thousand.size());
+  EXPECT_EQ(hex(million.digest()),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(Sha256Test, TextCarriesItsLength) {
+  const auto two = [](const std::string& a, const std::string& b) {
+    return Sha256().add(a).add(b).digest();
+  };
+  EXPECT_NE(two("ab", "c"), two("a", "bc"));
+  EXPECT_NE(two("", "a"), two("a", ""));
+  EXPECT_EQ(two("ab", "c"), two("ab", "c"));
+  const char bytes[] = "\x01\0\0\0\0\0\0\0a";
+  EXPECT_EQ(Sha256().add(std::string("a")).digest(), Sha256().add(bytes, 9).digest());
+  EXPECT_EQ(Sha256().add(int64_t{1}).digest(), Sha256().add(bytes, 8).digest());
+}
+
+}  // namespace
+}  // namespace hypic

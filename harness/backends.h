@@ -1,0 +1,14 @@
+// Backends by name.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/backend.h"
+
+namespace hypic {
+
+// "cpu" (float32) or "cpu64" (float64). Error: an unknown name, with those there are.
+std::unique_ptr<Backend> make_backend(const std::string& name);
+
+}  // namespace hypic

@@ -1,0 +1,14 @@
+// The commands of hypic, one file each; a command sets `status` to the program's exit code.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <string>
+
+namespace hypic {
+
+void add_families(CLI::App& app, int& status);
+void add_models(CLI::App& app, int& status);
+void add_run(CLI::App& app, int& status, const std::string& command_line);
+void add_report(CLI::App& app, int& status);
+
+}  // namespace hypic

@@ -1,0 +1,35 @@
+// hypic: exit codes 0 pass, 1 fail, 2 wrong usage or bad input, 3 invalid run, 4 undecided.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/check.h"
+#include "harness/cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "hypic checks and measures position-independent caching for hybrid-attention language "
+      "models."};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of every command");
+  std::string command_line;
+  for (int i = 0; i < argc; ++i) command_line += hypic::str(i ? " " : "", argv[i]);
+  int status = 0;
+  hypic::add_families(app, status);
+  hypic::add_models(app, status);
+  hypic::add_run(app, status, command_line);
+  hypic::add_report(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const hypic::Error& error) {
+    std::cerr << "hypic: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "hypic: internal error, please report it: " << error.what() << "\n";
+    return 3;
+  }
+  return status;
+}

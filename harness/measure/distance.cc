@@ -1,0 +1,43 @@
+#include "harness/measure/distance.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+
+namespace hypic {
+namespace {
+
+double log_sum_exp(const std::vector<double>& x) {
+  const double top = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (const double value : x) sum += std::exp(value - top);
+  return top + std::log(sum);
+}
+
+}  // namespace
+
+double relative_error(const std::vector<double>& x, const std::vector<double>& y) {
+  HYPIC_CHECK(x.size() == y.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    difference += (x[i] - y[i]) * (x[i] - y[i]);
+    norm += y[i] * y[i];
+  }
+  return std::sqrt(norm == 0 ? difference : difference / norm);
+}
+
+double kl_divergence(const std::vector<double>& x, const std::vector<double>& y) {
+  HYPIC_CHECK(x.size() == y.size() && !x.empty());
+  const double zx = log_sum_exp(x), zy = log_sum_exp(y);
+  double divergence = 0;
+  for (size_t i = 0; i < x.size(); ++i)
+    divergence += std::exp(x[i] - zx) * ((x[i] - zx) - (y[i] - zy));
+  return divergence;
+}
+
+int argmax(const std::vector<double>& x) {
+  return static_cast<int>(std::max_element(x.begin(), x.end()) - x.begin());
+}
+
+}  // namespace hypic

@@ -1,0 +1,17 @@
+// Distances between what two runs computed.
+#pragma once
+
+#include <vector>
+
+namespace hypic {
+
+// ‖x − y‖ / ‖y‖; ‖x‖ where y = 0.
+double relative_error(const std::vector<double>& x, const std::vector<double>& y);
+
+// Kullback-Leibler divergence in nats of softmax(y) from softmax(x): Σ p_x (log p_x − log p_y).
+double kl_divergence(const std::vector<double>& x_logits, const std::vector<double>& y_logits);
+
+// The index of the largest; the lowest wins a tie.
+int argmax(const std::vector<double>& x);
+
+}  // namespace hypic

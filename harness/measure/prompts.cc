@@ -1,0 +1,37 @@
+#include "harness/measure/prompts.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "datasets/dataset.h"
+#include "harness/assets.h"
+
+namespace hypic {
+
+std::string own_text() { return asset("datasets/text/passages.jsonl"); }
+
+std::vector<TokenPrompt> load_prompts(const std::string& data, const Tokenizer& tokenizer,
+                                      const PromptLimits& limits) {
+  const std::vector<Item> items = load_longbench(data.empty() ? own_text() : data);
+  std::vector<TokenPrompt> prompts;
+  for (const Item& item : items) {
+    if (static_cast<int64_t>(prompts.size()) == limits.rows) break;
+    const Prompt prompt = longbench_prompt(item);
+    TokenPrompt& out = prompts.emplace_back();
+    out.id = item.id;
+    const size_t last = prompt.segments.size() - 1;
+    for (size_t i = 0; i <= last; ++i) {
+      const bool passage = 0 < i && i < last;
+      if (passage && static_cast<int64_t>(i) > limits.passages) continue;
+      auto& tokens = out.segments.emplace_back(tokenizer.encode(prompt.segments[i]));
+      if (passage) tokens.resize(std::min<size_t>(tokens.size(), limits.tokens));
+    }
+  }
+  return prompts;
+}
+
+Tokenizer tokenizer_for(const std::string& model) {
+  return Tokenizer::load(model.starts_with("random:") ? asset("datasets/tokenizer") : model);
+}
+
+}  // namespace hypic

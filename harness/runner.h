@@ -1,0 +1,30 @@
+// Runs a suite case by case, keeps each result as it comes, and writes the report.
+#pragma once
+
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include "harness/driver.h"
+#include "harness/suite.h"
+#include "reports/report.h"
+
+namespace hypic {
+
+struct RunSettings {
+  std::string out;   // folder of the report
+  std::string data;  // see DriverContext
+  std::string model;
+  std::string filter;   // only cases whose name contains it
+  bool resume = false;  // take finished cases from the folder; it must be of the same run
+  std::optional<double>
+      time_budget;           // seconds; cases not begun by then are SKIP and left for a resume
+  std::string command_line;  // for the report
+  std::ostream* log = nullptr;
+  bool terminal = false;  // progress on one line that is overwritten
+};
+
+// Error: no case matches, `out` cannot be written or belongs to another run.
+Report run_suite(const Suite& suite, const RunSettings& settings);
+
+}  // namespace hypic

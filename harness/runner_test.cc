@@ -1,0 +1,101 @@
+#include "harness/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/check.h"
+
+namespace hypic {
+namespace {
+
+// A suite of cheap cases: `expect` of each is given.
+Suite suite_of(const std::vector<std::string>& expectations) {
+  const std::string path = testing::TempDir() + "runner_test.json";
+  std::ofstream file(path);
+  file << R"({"title": "t", "cases": [)";
+  for (size_t i = 0; i < expectations.size(); ++i)
+    file << (i ? "," : "") << R"({"name": "case )" << i << R"(", "driver": "addition",)"
+         << R"("parameters": {"exponents": [5], "lengths": [4]}, "expect": [)" << expectations[i]
+         << "]}";
+  file << "]}";
+  file.close();
+  return load_suite(path);
+}
+
+std::string expect(const std::string& tag, const std::string& relation, double value) {
+  return R"({"tag": ")" + tag + R"(", "relation": ")" + relation + R"(", "value": )" +
+         std::to_string(value) + "}";
+}
+
+std::string fresh_folder(const std::string& name) {
+  const std::string folder = testing::TempDir() + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+TEST(Runner, JudgesByExpectations) {
+  const Suite suite = suite_of({"", expect("measured.*", "<", 1), expect("measured.e5.4", ">", 1),
+                                expect("absent", "==", 0)});
+  const std::string out = fresh_folder("runner_judges");
+  std::ostringstream log;
+  const Report report = run_suite(suite, {.out = out, .log = &log});
+  ASSERT_EQ(report.results.size(), 4u);
+  EXPECT_EQ(report.results[0].verdict, Verdict::pass);
+  EXPECT_EQ(report.results[1].verdict, Verdict::pass);
+  EXPECT_EQ(report.results[2].verdict, Verdict::fail);
+  EXPECT_EQ(report.results[3].verdict, Verdict::fail);
+  EXPECT_EQ(report.results[3].why, "no value absent");
+  EXPECT_EQ(exit_code(report), 1);
+  for (const char* file : {"report.json", "report.html", "report.md", "junit.xml", "results.jsonl"})
+    EXPECT_TRUE(std::filesystem::exists(out + "/" + file)) << file;
+  EXPECT_NE(log.str().find("FAIL"), std::string::npos);
+}
+
+TEST(Runner, PatternsAreJudgedByTheirWorstValue) {
+  SuiteCase suite_case;
+  suite_case.driver = "addition";
+  suite_case.parameters = {{"exponents", {5, 10}}, {"lengths", {4, 8}}};
+  suite_case.expectations = {{"measured.*", "<=", 0.2, 0, ""}};
+  const Result result = run_case(suite_case, "here", {});
+  ASSERT_EQ(result.checks.size(), 1u);
+  EXPECT_FALSE(result.checks[0].holds);
+  EXPECT_EQ(result.checks[0].tag, "measured.* (worst: measured.e5.8)");
+}
+
+TEST(Runner, AnErrorOfACaseIsItsFailure) {
+  SuiteCase suite_case;
+  suite_case.driver = "addition";
+  suite_case.parameters = {{"exponent", 5}};
+  const Result result = run_case(suite_case, "here", {});
+  EXPECT_EQ(result.verdict, Verdict::fail);
+  EXPECT_EQ(result.why, "here.parameters: unknown parameter \"exponent\"");
+}
+
+TEST(Runner, StopsAtItsBudgetAndResumes) {
+  const Suite suite = suite_of({"", ""});
+  const std::string out = fresh_folder("runner_resumes");
+  const Report stopped = run_suite(suite, {.out = out, .time_budget = 0});
+  EXPECT_EQ(stopped.results[0].verdict, Verdict::skip);
+  const Report first = run_suite(suite, {.out = out, .filter = "case 0", .resume = true});
+  EXPECT_EQ(first.results.size(), 1u);
+  std::ostringstream log;
+  const Report rest = run_suite(suite, {.out = out, .resume = true, .log = &log});
+  EXPECT_EQ(rest.results[0].seconds, first.results[0].seconds);  // the earlier run's
+  EXPECT_EQ(rest.results[1].verdict, Verdict::pass);
+  EXPECT_NE(log.str().find("(from the earlier run)"), std::string::npos);
+}
+
+TEST(Runner, RefusesToMixRuns) {
+  const Suite suite = suite_of({""});
+  const std::string out = fresh_folder("runner_mixes");
+  run_suite(suite, {.out = out});
+  EXPECT_THROW(run_suite(suite, {.out = out, .data = "other.jsonl", .resume = true}), Error);
+  run_suite(suite, {.out = out, .data = "other.jsonl"});  // without --resume it starts over
+  EXPECT_THROW(run_suite(suite, {.out = out, .filter = "no such case"}), Error);
+}
+
+}  // namespace
+}  // namespace hypic

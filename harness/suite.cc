@@ -1,0 +1,193 @@
+#include "harness/suite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "core/check.h"
+#include "harness/driver.h"
+
+namespace hypic {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxSuite = 16 << 20;
+
+std::string read_bounded(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  require(!error, path, ": cannot read the suite: ", error.message());
+  require(bytes <= kMaxSuite, path, ": ", bytes, " bytes are too many for a suite");
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// An object with only the given keys; a place is "suites/quick.json: cases[2]".
+void check_object(const json& object, const std::string& place, const std::set<std::string>& keys) {
+  require(object.is_object(), place, ": must be an object, is ", object.type_name());
+  std::string known;
+  for (const std::string& key : keys) known += str(known.empty() ? "" : ", ", key);
+  for (const auto& [key, value] : object.items())
+    require(keys.contains(key), place, ": unknown key \"", key, "\"; known: ", known);
+}
+
+std::string text(const json& object, const char* key, const std::string& place, bool needed) {
+  const auto value = object.find(key);
+  if (value == object.end()) {
+    require(!needed, place, ".", key, ": is missing");
+    return "";
+  }
+  require(value->is_string(), place, ".", key, ": must be a string, is ", value->type_name());
+  require(!needed || !value->get_ref<const std::string&>().empty(), place, ".", key, ": is empty");
+  return *value;
+}
+
+double number(const json& object, const char* key, const std::string& place,
+              std::optional<double> fallback) {
+  const auto value = object.find(key);
+  if (value == object.end()) {
+    require(fallback.has_value(), place, ".", key, ": is missing");
+    return *fallback;
+  }
+  require(value->is_number(), place, ".", key, ": must be a number, is ", value->type_name());
+  return *value;
+}
+
+Expectation parse_expectation(const json& object, const std::string& place) {
+  check_object(object, place, {"tag", "relation", "value", "tolerance", "source"});
+  Expectation e;
+  e.tag = text(object, "tag", place, true);
+  e.relation = text(object, "relation", place, true);
+  static const std::set<std::string> relations = {"<=", "<", ">=", ">", "==", "within"};
+  require(relations.contains(e.relation), place, ".relation: \"", e.relation,
+          "\" is unknown; known: <=, <, >=, >, ==, within");
+  e.value = number(object, "value", place, std::nullopt);
+  e.tolerance = number(object, "tolerance", place,
+                       e.relation == "within" ? std::nullopt : std::optional(0.0));
+  require(e.tolerance >= 0, place, ".tolerance: is negative");
+  require(e.relation == "within" || e.tolerance == 0, place,
+          ".tolerance: only \"within\" takes one");
+  e.source = text(object, "source", place, false);
+  return e;
+}
+
+SuiteCase parse_case(const json& object, const std::string& place) {
+  check_object(object, place, {"name", "driver", "note", "parameters", "expect"});
+  SuiteCase c;
+  c.name = text(object, "name", place, true);
+  c.driver = text(object, "driver", place, true);
+  c.note = text(object, "note", place, false);
+  std::string known;
+  for (const Driver& driver : drivers()) known += str(known.empty() ? "" : ", ", driver.name);
+  require(find_driver(c.driver) != nullptr, place, ".driver: \"", c.driver,
+          "\" is unknown; known: ", known);
+  if (object.contains("parameters")) {
+    c.parameters = object["parameters"];
+    require(c.parameters.is_object(), place, ".parameters: must be an object, is ",
+            c.parameters.type_name());
+  }
+  if (object.contains("expect")) {
+    require(object["expect"].is_array(), place, ".expect: must be an array, is ",
+            object["expect"].type_name());
+    for (size_t i = 0; i < object["expect"].size(); ++i)
+      c.expectations.push_back(
+          parse_expectation(object["expect"][i], str(place, ".expect[", i, "]")));
+  }
+  return c;
+}
+
+}  // namespace
+
+Suite load_suite(const std::string& path) {
+  const std::string content = read_bounded(path);
+  json root;
+  try {
+    root = json::parse(content);
+  } catch (const json::parse_error& error) {
+    const size_t at = std::min<size_t>(error.byte, content.size());
+    const auto line = 1 + std::count(content.begin(), content.begin() + at, '\n');
+    fail(path, ":", line, ": not valid JSON");
+  }
+  check_object(root, path, {"$schema", "title", "description", "cases"});
+  Suite suite;
+  suite.path = path;
+  suite.title = text(root, "title", path + ": suite", true);
+  suite.description = text(root, "description", path + ": suite", false);
+  require(root.contains("cases") && root["cases"].is_array() && !root["cases"].empty(), path,
+          ": cases: must be an array with at least one case");
+  std::set<std::string> names;
+  for (size_t i = 0; i < root["cases"].size(); ++i) {
+    const std::string place = str(path, ": cases[", i, "]");
+    suite.cases.push_back(parse_case(root["cases"][i], place));
+    require(names.insert(suite.cases.back().name).second, place, ".name: \"",
+            suite.cases.back().name, "\" appears twice");
+  }
+  return suite;
+}
+
+const json* Parameters::find(const std::string& key) {
+  read_.push_back(key);
+  const auto value = json_.find(key);
+  return value == json_.end() ? nullptr : &*value;
+}
+
+int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t low, int64_t high) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  require(value->is_number_integer() && *value >= low && *value <= high, where_, ".", key,
+          ": must be an integer in ", low, " … ", high, ", is ", value->dump());
+  return *value;
+}
+
+std::string Parameters::text(const std::string& key, const std::string& fallback) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  require(value->is_string(), where_, ".", key, ": must be a string, is ", value->dump());
+  return *value;
+}
+
+std::vector<std::string> Parameters::texts(const std::string& key,
+                                           const std::vector<std::string>& fallback) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  require(value->is_array() && std::all_of(value->begin(), value->end(),
+                                           [](const json& x) { return x.is_string(); }),
+          where_, ".", key, ": must be an array of strings, is ", value->dump());
+  return value->get<std::vector<std::string>>();
+}
+
+std::vector<int64_t> Parameters::integers(const std::string& key,
+                                          const std::vector<int64_t>& fallback, int64_t low,
+                                          int64_t high) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  require(value->is_array() && std::all_of(value->begin(), value->end(),
+                                           [&](const json& x) {
+                                             return x.is_number_integer() && x >= low && x <= high;
+                                           }),
+          where_, ".", key, ": must be an array of integers in ", low, " … ", high, ", is ",
+          value->dump());
+  return value->get<std::vector<int64_t>>();
+}
+
+std::vector<double> Parameters::numbers(const std::string& key,
+                                        const std::vector<double>& fallback) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  require(value->is_array() && std::all_of(value->begin(), value->end(),
+                                           [](const json& x) { return x.is_number(); }),
+          where_, ".", key, ": must be an array of numbers, is ", value->dump());
+  return value->get<std::vector<double>>();
+}
+
+void Parameters::refuse_others() const {
+  for (const auto& [key, value] : json_.items())
+    require(std::find(read_.begin(), read_.end(), key) != read_.end(), where_,
+            ": unknown parameter \"", key, "\"");
+}
+
+}  // namespace hypic

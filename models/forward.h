@@ -1,0 +1,24 @@
+// One forward of a model over a chain table: every row of every chain through every layer, once.
+#pragma once
+
+#include "core/chain.h"
+#include "core/tap.h"
+#include "models/model.h"
+#include "models/pools.h"
+
+namespace hypic {
+
+struct ForwardOptions {
+  Tap* tap = nullptr;
+  LayerHooks* hooks = nullptr;
+};
+
+// Reads and writes the slots and pages that the table names. `logits` [logit rows, vocabulary],
+// compute dtype; may be empty where the table wants none.
+//
+// Taps, for layer N: layers.N.linear.{qkv, q, k, v, g, beta, o, state}, layers.N.attention.{q, k,
+// v, o}, layers.N.residual (after the layer); and embedding, logits.
+void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
+             const ForwardOptions& options = {});
+
+}  // namespace hypic

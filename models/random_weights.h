@@ -1,0 +1,16 @@
+// Weights from a seed, for speed and numerics. They must not forget: a model that loses its state
+// within a segment hides every fault of reuse. So memory lengths per head are log-uniform in 64 …
+// 65,536 tokens, matrices are fan-in scaled, and every norm is perturbed. All values are exact in
+// bfloat16 (A_log and dt_bias in float32), so that every backend computes with the same weights.
+#pragma once
+
+#include <cstdint>
+
+#include "models/spec.h"
+
+namespace hypic {
+
+// Fills out[product of the shape]; depends only on the spec, the tensor's name and the seed.
+void fill_random(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed, float* out);
+
+}  // namespace hypic

@@ -1,0 +1,80 @@
+#include "reference/cpu_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "reference/ops/attention.h"
+#include "reference/ops/causal_conv.h"
+#include "reference/ops/linear_attention.h"
+#include "reference/ops/matmul.h"
+#include "reference/ops/norm.h"
+#include "reference/ops/pointwise.h"
+#include "reference/ops/rope.h"
+
+namespace hypic::reference {
+namespace {
+
+template <class T>
+class CpuBackend final : public Backend {
+ public:
+  std::string_view name() const override { return sizeof(T) == 8 ? "cpu64" : "cpu"; }
+  DType compute_dtype() const override { return kDTypeOf<T>; }
+  DType state_dtype() const override { return kDTypeOf<T>; }
+
+  void* allocate(size_t bytes) override {
+    void* memory = std::malloc(bytes);
+    require(memory != nullptr, "out of memory: ", bytes, " bytes asked for on the CPU");
+    std::memset(memory, 0xff, bytes);  // NaN, so that a read before a write shows
+    return memory;
+  }
+  void release(void* memory) noexcept override { std::free(memory); }
+  void upload(const Tensor& to, const void* from) override {
+    HYPIC_CHECK(to.contiguous());
+    std::memcpy(to.data, from, to.bytes());
+  }
+  void download(void* to, const Tensor& from) override {
+    HYPIC_CHECK(from.contiguous());
+    std::memcpy(to, from.data, from.bytes());
+  }
+  void copy(const Tensor& to, const Tensor& from) override {
+    HYPIC_CHECK(to.dtype == from.dtype && to.size() == from.size() && to.contiguous() && from.contiguous());
+    std::memmove(to.data, from.data, to.bytes());
+  }
+  void fill_zero(const Tensor& tensor) override {
+    HYPIC_CHECK(tensor.contiguous());
+    std::memset(tensor.data, 0, tensor.bytes());
+  }
+
+  void begin(const ChainTable& table) override { table_ = &table; }
+
+  void embedding(const EmbeddingArgs& a) override { reference::embedding<T>(a); }
+  void matmul(const MatmulArgs& a) override { reference::matmul<T>(a); }
+  void add(const AddArgs& a) override { reference::add<T>(a); }
+  void rms_norm(const RmsNormArgs& a) override { reference::rms_norm<T>(a); }
+  void l2_norm(const L2NormArgs& a) override { reference::l2_norm<T>(a); }
+  void gate_mul(const GateMulArgs& a) override { reference::gate_mul<T>(a); }
+  void decay_gate(const DecayGateArgs& a) override { reference::decay_gate<T>(a); }
+  void sigmoid(const SigmoidArgs& a) override { reference::sigmoid<T>(a); }
+  void causal_conv(const CausalConvArgs& a) override { reference::causal_conv<T>(a, table()); }
+  void linear_attention(const LinearAttentionArgs& a) override { reference::linear_attention<T>(a, table()); }
+  void rope(const RopeArgs& a) override { reference::rope<T>(a); }
+  void append_kv(const AppendKvArgs& a) override { reference::append_kv<T>(a, table()); }
+  void attention(const AttentionArgs& a) override { reference::attention<T>(a, table()); }
+  void gather_rows(const GatherRowsArgs& a) override { reference::gather_rows<T>(a); }
+  void argmax(const ArgmaxArgs& a) override { reference::argmax<T>(a); }
+
+ private:
+  const ChainTable& table() const {
+    HYPIC_CHECK(table_ != nullptr, "begin() comes first");
+    return *table_;
+  }
+  const ChainTable* table_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend<float>>(); }
+std::unique_ptr<Backend> make_cpu64_backend() { return std::make_unique<CpuBackend<double>>(); }
+
+}  // namespace hypic::reference

@@ -1,0 +1,35 @@
+// Operations without sums across elements: embedding, residual add, gates, gathers; and argmax.
+#pragma once
+
+#include <cmath>
+
+#include "core/backend.h"
+
+namespace hypic::reference {
+
+template <class T>
+T activate(T x, Activation activation) {
+  switch (activation) {
+    case Activation::identity: return x;
+    case Activation::silu: return x / (1 + std::exp(-x));
+    case Activation::sigmoid: return 1 / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+template <class T>
+void embedding(const EmbeddingArgs& args);
+template <class T>
+void add(const AddArgs& args);
+template <class T>
+void gate_mul(const GateMulArgs& args);
+template <class T>
+void decay_gate(const DecayGateArgs& args);
+template <class T>
+void sigmoid(const SigmoidArgs& args);
+template <class T>
+void gather_rows(const GatherRowsArgs& args);
+template <class T>
+void argmax(const ArgmaxArgs& args);
+
+}  // namespace hypic::reference

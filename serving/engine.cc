@@ -1,0 +1,377 @@
+#include "serving/engine.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace hypic {
+namespace {
+
+int64_t pages_for(int64_t tokens, int32_t page_size) {
+  return (tokens + page_size - 1) / page_size;
+}
+
+}  // namespace
+
+struct Engine::Running {
+  std::vector<Tokens> segments;
+  Response response;
+  int32_t max_tokens = 0;
+  int32_t state = kNone;
+  int32_t kept_state = kNone;  // the state before the question
+  int32_t kept_from = kNone;   // where the forwards leave it, if not there
+  std::vector<int32_t> pages;
+  std::vector<PagedResidue> residues;
+  int32_t position = 0;                               // of the next token
+  int32_t own = 0;                                    // own tokens in the pages
+  std::vector<std::pair<Tokens, int32_t>> snapshots;  // prefixes to store: tokens, state slot
+};
+
+// Gives back what is still held at the end, also when something threw on the way.
+class Engine::Batch {
+ public:
+  Batch(Engine& engine, const Mode& mode) : input(engine.plan_input(mode)), engine_(engine) {}
+  ~Batch() {
+    for (const Running& r : running) {
+      give_back(engine_.states_, r.state);
+      give_back(engine_.states_, r.kept_state);
+      engine_.pages_.give_back(r.pages);
+      for (const auto& [tokens, state] : r.snapshots) give_back(engine_.states_, state);
+    }
+    for (const Build& build : input.builds) {
+      give_back(engine_.states_, build.state);
+      give_back(engine_.operators_, input.residues[build.residue].op);
+      engine_.pages_.give_back(input.residues[build.residue].pages);
+    }
+  }
+
+  PlanInput input;
+  std::vector<Running> running;
+
+ private:
+  static void give_back(Slots& slots, int32_t slot) {
+    if (slot != kNone) slots.give_back(slot);
+  }
+  Engine& engine_;
+};
+
+Engine::Engine(const Model& model, const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      pools_(model.backend(), model.spec(), options.pools),
+      pages_("K, V page", options.pools.pages),
+      operators_("operator slot", options.pools.operator_slots),
+      states_("state slot", options.pools.state_slots),
+      cache_(str(model.identity(), "|", name_of(model.backend().compute_dtype()), "|page ",
+                 options.pools.page_size, "|rank 0 of 1"),
+             pages_, operators_, states_) {}
+
+PlanInput Engine::plan_input(const Mode& mode) const {
+  PlanInput input;
+  input.mode = mode;
+  input.page_size = options_.pools.page_size;
+  input.max_rows = options_.max_rows;
+  input.faults = options_.faults;
+  return input;
+}
+
+RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
+                      const RunOptions& options) {
+  Batch batch(*this, mode);
+  for (const Request& request : requests) admit(request, options.keep_state, batch);
+  Plan plan = plan_prefill(batch.input);
+  for (size_t i = 0; i < batch.running.size(); ++i) batch.running[i].residues = plan.residues[i];
+  run_tables(plan, options, batch);
+  for (Running& r : batch.running) {
+    if (r.kept_state == kNone) continue;
+    r.response.state_before_question =
+        download_state(r.kept_from == kNone ? r.kept_state : r.kept_from);
+  }
+  decode(batch);
+  store_builds(batch);
+  store_prefixes(batch);
+
+  RunResult result;
+  for (Running& r : batch.running) result.responses.push_back(std::move(r.response));
+  result.counters = plan.counters;
+  result.tables = std::move(plan.tables);
+  return result;
+}
+
+Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
+  Batch batch(*this, mode);
+  int32_t position = 0;
+  for (const Tokens& tokens : segments) {
+    check_tokens(tokens);
+    residue_for(tokens, position, batch);
+    position += static_cast<int32_t>(tokens.size());
+  }
+  const Plan plan = plan_prefill(batch.input);
+  run_tables(plan, {}, batch);
+  if (options_.faults.warm_without_state && segments.size() == 1)
+    for (const Build& build : batch.input.builds)
+      zero_operator(batch.input.residues[build.residue].op);
+  store_builds(batch);
+  return plan.counters;
+}
+
+void Engine::check_tokens(const Tokens& tokens) const {
+  const int32_t vocabulary = model_.spec().vocabulary;
+  for (const int32_t token : tokens)
+    require(0 <= token && token < vocabulary, "token ", token, " is outside the vocabulary of ",
+            vocabulary, "; does the tokenizer belong to the model?");
+}
+
+void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
+  const Mode& mode = batch.input.mode;
+  Running& running = batch.running.emplace_back();
+  int64_t total = 0;
+  for (const Tokens& tokens : request.segments) {
+    if (tokens.empty()) continue;
+    check_tokens(tokens);
+    total += static_cast<int64_t>(tokens.size());
+    running.segments.push_back(tokens);
+  }
+  require(!request.segments.empty() && !request.segments.back().empty(),
+          "a request ends in a question of at least one token");
+  require(request.max_tokens >= 1, "max_tokens must be at least 1, is ", request.max_tokens);
+  require(total + request.max_tokens <= model_.spec().max_positions, "the prompt of ", total,
+          " tokens and ", request.max_tokens, " new ones exceed the model's ",
+          model_.spec().max_positions, " positions");
+  running.max_tokens = request.max_tokens;
+  running.position = static_cast<int32_t>(total);
+  running.state = states_.take();
+
+  PlanRequest plan;
+  plan.state = running.state;
+  const size_t question = running.segments.size() - 1;
+  int32_t position = 0;
+  for (size_t i = 0; i <= question; ++i) {
+    const Tokens& tokens = running.segments[i];
+    const int32_t n = static_cast<int32_t>(tokens.size());
+    const int32_t residue = i < question ? residue_for(tokens, position, batch) : kNone;
+    plan.segments.push_back({tokens, residue, kNone});
+    running.own += residue == kNone ? n : mode.head + mode.tail;
+    position += n;
+  }
+  if (mode.reuse == Reuse::prefix) admit_prefix(running, plan);
+  if (keep_state) {
+    running.kept_state = states_.take();
+    if (plan.segments.size() == 1) {  // nothing is computed before the question
+      plan.fresh ? zero_state(running.kept_state) : copy_state(running.kept_state, running.state);
+    } else {
+      int32_t& save = plan.segments[plan.segments.size() - 2].save;
+      if (save == kNone)
+        save = running.kept_state;
+      else
+        running.kept_from = save;
+    }
+  }
+  const int64_t needed = pages_for(running.own + request.max_tokens, options_.pools.page_size);
+  const std::vector<int32_t> more =
+      pages_.take(needed - static_cast<int64_t>(running.pages.size()));
+  running.pages.insert(running.pages.end(), more.begin(), more.end());
+  plan.pages = running.pages;
+  batch.input.requests.push_back(std::move(plan));
+}
+
+// Starts from the longest cached prefix of whole segments, and plans to store the state after each
+// later one.
+void Engine::admit_prefix(Running& running, PlanRequest& plan) {
+  const size_t question = running.segments.size() - 1;
+  const SegmentCache::Prefix* hit = nullptr;
+  size_t hit_segments = 0;
+  std::vector<Tokens> prefixes;
+  Tokens prefix;
+  for (size_t i = 0; i < question; ++i) {
+    prefix.insert(prefix.end(), running.segments[i].begin(), running.segments[i].end());
+    prefixes.push_back(prefix);
+    if (const SegmentCache::Prefix* found = cache_.find_prefix(prefix)) {
+      hit = found;
+      hit_segments = i + 1;
+    }
+  }
+  for (size_t i = hit_segments; i < question; ++i) {
+    plan.segments[i].save = states_.take();
+    running.snapshots.emplace_back(prefixes[i], plan.segments[i].save);
+  }
+  if (!hit) return;
+  plan.segments.erase(plan.segments.begin(), plan.segments.begin() + hit_segments);
+  plan.fresh = false;
+  plan.prefix = static_cast<int32_t>(hit->tokens.size());
+  copy_state(running.state, hit->state);
+  const int32_t page_size = options_.pools.page_size;
+  for (int32_t i = 0; i < plan.prefix / page_size; ++i) {
+    pages_.share(hit->pages[i]);
+    running.pages.push_back(hit->pages[i]);
+  }
+  if (plan.prefix % page_size != 0) {  // this request appends behind the prefix: its own copy
+    running.pages.push_back(pages_.take());
+    copy_page(running.pages.back(), hit->pages.back());
+  }
+}
+
+// The residue of a segment in this plan: cached, already planned, or a new build. kNone where the
+// mode reuses no segments or this one is too short.
+int32_t Engine::residue_for(const Tokens& tokens, int32_t position, Batch& batch) {
+  PlanInput& input = batch.input;
+  const Mode& mode = input.mode;
+  const int32_t n = static_cast<int32_t>(tokens.size());
+  if (mode.reuse != Reuse::segments || n <= mode.head + mode.tail) return kNone;
+  for (const Build& build : input.builds)
+    if (build.tokens == tokens) return build.residue;
+
+  const int32_t index = static_cast<int32_t>(input.residues.size());
+  Residue& residue = input.residues.emplace_back();
+  residue.length = n;
+  const SegmentCache::Kv* kv = cache_.find_kv(tokens);
+  const int32_t op = cache_.find_operator(tokens, mode.operator_first(), mode.tail);
+  residue.built_at = kv ? kv->built_at : position;
+  if (kv && op != kNone) {
+    residue.pages = kv->pages;
+    residue.op = op;
+    return index;
+  }
+  // Where only one of the two is cached both are built; the one in excess is given back afterwards.
+  Build& build = input.builds.emplace_back();
+  build.residue = index;
+  build.tokens = tokens;
+  build.state = states_.take();
+  residue.op = operators_.take();
+  residue.pages = pages_.take(pages_for(n, options_.pools.page_size));
+  return index;
+}
+
+// Hands what the builds left to the cache.
+void Engine::store_builds(Batch& batch) {
+  const Mode& mode = batch.input.mode;
+  for (const Build& build : batch.input.builds) {
+    const Residue& residue = batch.input.residues[build.residue];
+    states_.give_back(build.state);
+    cache_.insert_kv(build.tokens, residue.pages, residue.built_at);
+    cache_.insert_operator(build.tokens, mode.operator_first(), mode.tail, residue.op);
+  }
+  batch.input.builds.clear();
+}
+
+void Engine::store_prefixes(Batch& batch) {
+  for (Running& r : batch.running) {
+    for (const auto& [tokens, state] : r.snapshots) {
+      const int64_t held = pages_for(static_cast<int64_t>(tokens.size()), options_.pools.page_size);
+      const std::vector<int32_t> shared(r.pages.begin(), r.pages.begin() + held);
+      for (const int32_t page : shared) pages_.share(page);
+      cache_.insert_prefix(tokens, shared, state);
+    }
+    r.snapshots.clear();
+  }
+}
+
+void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batch) {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const ChainTable& table = plan.tables[t];
+    const int64_t n = static_cast<int64_t>(table.logit_rows.size());
+    const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
+                        {n, model_.spec().vocabulary});
+    forward(model_, pools_, table, logits, {options.tap, options.hooks});
+    for (int64_t i = 0; i < n; ++i)
+      batch.running[plan.logit_owners[t][i]].response.logits = download_row(logits, i);
+  }
+}
+
+void Engine::decode(Batch& batch) {
+  for (Running& r : batch.running) {
+    const auto& logits = r.response.logits;
+    r.response.tokens.push_back(
+        static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+  }
+  for (;;) {
+    std::vector<DecodeRow> rows;
+    std::vector<Running*> active;
+    for (Running& r : batch.running) {
+      if (static_cast<int32_t>(r.response.tokens.size()) >= r.max_tokens) continue;
+      rows.push_back(
+          {r.response.tokens.back(), r.position++, r.state, r.own++, &r.pages, &r.residues});
+      active.push_back(&r);
+    }
+    if (rows.empty()) return;
+    const ChainTable table = plan_decode(rows, options_.pools.page_size);
+    Backend& backend = model_.backend();
+    const int64_t n = static_cast<int64_t>(rows.size());
+    const Buffer logits(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
+    const Buffer best(backend, DType::i32, {n});
+    forward(model_, pools_, table, logits);
+    backend.argmax({logits, best});
+    Tokens tokens(n);
+    backend.download(tokens.data(), best);
+    for (int64_t i = 0; i < n; ++i) active[i]->response.tokens.push_back(tokens[i]);
+  }
+}
+
+void Engine::copy_state(int32_t to, int32_t from) {
+  for (const LinearPool& pool : pools_.linear) {
+    if (!pool.state) continue;
+    model_.backend().copy(pool.state.tensor().at(to), pool.state.tensor().at(from));
+    model_.backend().copy(pool.window.tensor().at(to), pool.window.tensor().at(from));
+  }
+}
+
+void Engine::copy_page(int32_t to, int32_t from) {
+  for (const AttentionPool& pool : pools_.attention) {
+    if (!pool.k) continue;
+    model_.backend().copy(pool.k.tensor().at(to), pool.k.tensor().at(from));
+    model_.backend().copy(pool.v.tensor().at(to), pool.v.tensor().at(from));
+  }
+}
+
+void Engine::zero_state(int32_t slot) {
+  for (const LinearPool& pool : pools_.linear) {
+    if (!pool.state) continue;
+    model_.backend().fill_zero(pool.state.tensor().at(slot));
+    model_.backend().fill_zero(pool.window.tensor().at(slot));
+  }
+}
+
+void Engine::zero_operator(int32_t slot) {
+  for (const LinearPool& pool : pools_.linear)
+    for (const Buffer* part : {&pool.U, &pool.T, &pool.tail})
+      if (*part) model_.backend().fill_zero(part->tensor().at(slot));
+}
+
+std::vector<std::vector<double>> Engine::download_state(int32_t slot) const {
+  std::vector<std::vector<double>> states;
+  for (const LinearPool& pool : pools_.linear) {
+    auto& state = states.emplace_back();
+    if (!pool.state) continue;
+    const Tensor one = pool.state.tensor().at(slot);
+    state = download_row(one.reshape({1, one.size()}), 0);
+  }
+  return states;
+}
+
+std::vector<double> Engine::download_row(const Tensor& rows, int64_t row) const {
+  const Tensor one = rows.at(row);
+  std::vector<char> bytes(one.bytes());
+  model_.backend().download(bytes.data(), one);
+  return visit_float(one.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* values = reinterpret_cast<const T*>(bytes.data());
+    std::vector<double> wide(one.size());
+    for (int64_t i = 0; i < one.size(); ++i) {
+      if constexpr (std::is_same_v<T, double>)
+        wide[i] = values[i];
+      else
+        wide[i] = static_cast<float>(values[i]);
+    }
+    return wide;
+  });
+}
+
+void Engine::check_integrity() const {
+  const auto [pages, operators, states] = cache_.held();
+  HYPIC_CHECK(pages_.in_use() == pages, pages_.in_use(), " pages in use, the cache holds ", pages);
+  HYPIC_CHECK(operators_.in_use() == operators, operators_.in_use(), " operators, the cache holds ",
+              operators);
+  HYPIC_CHECK(states_.in_use() == states, states_.in_use(), " states, the cache holds ", states);
+}
+
+}  // namespace hypic

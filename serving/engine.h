@@ -1,0 +1,97 @@
+// Runs requests on one model: looks segments up, plans, runs the forwards, stores what they leave,
+// decodes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/tap.h"
+#include "models/forward.h"
+#include "models/model.h"
+#include "models/pools.h"
+#include "serving/mode.h"
+#include "serving/planner.h"
+#include "serving/segment_cache.h"
+#include "serving/slots.h"
+
+namespace hypic {
+
+struct EngineOptions {
+  PoolSizes pools{.state_slots = 64, .operator_slots = 64, .pages = 1024, .page_size = 16};
+  int32_t max_rows = 8192;  // rows of one forward
+  Faults faults;            // tests only
+};
+
+struct Request {
+  std::vector<Tokens> segments;  // in prompt order, the question last; empty ones are dropped
+  int32_t max_tokens = 1;
+};
+
+struct Response {
+  Tokens tokens;               // greedy
+  std::vector<double> logits;  // of the first token
+  // By layer, for linear layers [Hv · d_k · d_v]: the state before the question. On demand.
+  std::vector<std::vector<double>> state_before_question;
+};
+
+struct RunOptions {
+  bool keep_state = false;  // fill Response::state_before_question
+  Tap* tap = nullptr;
+  LayerHooks* hooks = nullptr;
+};
+
+struct RunResult {
+  std::vector<Response> responses;
+  Counters counters;               // of the prefill, from the plan that ran
+  std::vector<ChainTable> tables;  // the prefill's forwards
+};
+
+class Engine {
+ public:
+  Engine(const Model& model, const EngineOptions& options);
+
+  // Prefills all requests at once, then decodes each to its max_tokens. Equal misses are computed
+  // once. Error: a prompt without a question, tokens outside the vocabulary, pools too small.
+  RunResult run(const std::vector<Request>& requests, const Mode& mode,
+                const RunOptions& options = {});
+
+  // Computes and stores the residues of segments as `mode` needs them; nothing else runs.
+  Counters warm(const std::vector<Tokens>& segments, const Mode& mode);
+
+  void flush() { cache_.flush(); }
+  const SegmentCache& cache() const { return cache_; }
+  const Pools& pools() const { return pools_; }
+
+  // InternalError where slots or pages are neither free nor owned by the cache; call when nothing
+  // runs.
+  void check_integrity() const;
+
+ private:
+  struct Running;  // a request from admission to its last token
+  class Batch;     // the requests of one run and the slots they hold
+
+  PlanInput plan_input(const Mode& mode) const;
+  void check_tokens(const Tokens& tokens) const;
+  void admit(const Request& request, bool keep_state, Batch& batch);
+  int32_t residue_for(const Tokens& tokens, int32_t position, Batch& batch);
+  void admit_prefix(Running& running, PlanRequest& plan);
+  void run_tables(const Plan& plan, const RunOptions& options, Batch& batch);
+  void store_builds(Batch& batch);
+  void store_prefixes(Batch& batch);
+  void decode(Batch& batch);
+
+  void copy_state(int32_t to, int32_t from);
+  void copy_page(int32_t to, int32_t from);
+  void zero_state(int32_t slot);
+  void zero_operator(int32_t slot);
+  std::vector<std::vector<double>> download_state(int32_t slot) const;
+  std::vector<double> download_row(const Tensor& rows, int64_t row) const;
+
+  const Model& model_;
+  EngineOptions options_;
+  Pools pools_;
+  Slots pages_, operators_, states_;
+  SegmentCache cache_;
+};
+
+}  // namespace hypic
