@@ -95,7 +95,7 @@ std::string format_number(double value, Format format, int digits) {
     case Format::fixed:
       return chars(value, std::chars_format::fixed, digits);
     case Format::scientific:
-      return scientific(value, digits, false);
+      return value == 0 ? "0" : scientific(value, digits, false);
     case Format::percent:
       return format_number(value * 100, Format::fixed, digits) + "%";
   }

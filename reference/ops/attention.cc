@@ -110,8 +110,9 @@ void attention(const AttentionArgs& args, const ChainTable& table) {
   check_dtype<T>(args.q, args.out, args.k_pages, args.v_pages);
   HYPIC_CHECK(shapes["R"] == table.row_count() && shapes["page"] == table.page_size);
   HYPIC_CHECK(shapes["Hq"] % shapes["Hkv"] == 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= shapes["D"]);
-#pragma omp parallel for schedule(dynamic) if (worth_threads(8 * args.q.size()))
-  for (int32_t r = 0; r < table.row_count(); ++r) RowAttention<T>(args, table, r).run();
+  parallel_for(table.row_count(), 64 * args.q.size(), [&](int64_t r) {
+    RowAttention<T>(args, table, static_cast<int32_t>(r)).run();
+  });
 }
 
 template void append_kv<float>(const AppendKvArgs&, const ChainTable&);

@@ -320,9 +320,9 @@ void linear_attention(const LinearAttentionArgs& args, const ChainTable& table) 
     while (last < table.chains.size() && table.chains[last].level == table.chains[first].level) ++last;
     const int64_t work = static_cast<int64_t>(last - first) * heads;
     const int64_t rows = table.chains[last - 1].row_end - table.chains[first].row_begin;
-#pragma omp parallel for schedule(dynamic) if (worth_threads(rows * args.k[2] * args.v[2] * heads))
-    for (int64_t i = 0; i < work; ++i)
+    parallel_for(work, rows * heads * args.k[2] * args.v[2], [&](int64_t i) {
       run_chain<T>(args, table, table.chains[first + i / heads], i % heads);
+    });
   }
 }
 

@@ -15,8 +15,7 @@ void matmul(const MatmulArgs& args) {
   const T* w = args.w.as<T>();
   // A block of weight rows stays in cache while all rows pass.
   constexpr int64_t kBlock = 4;
-#pragma omp parallel for if (worth_threads(R * N * K))
-  for (int64_t block = 0; block < (N + kBlock - 1) / kBlock; ++block) {
+  parallel_for((N + kBlock - 1) / kBlock, R * N * K, [&](int64_t block) {
     const int64_t n = block * kBlock;
     for (int64_t r = 0; r < R; ++r) {
       const T* x = args.x.as<T>() + r * args.x.stride[0];
@@ -27,7 +26,7 @@ void matmul(const MatmulArgs& args) {
         for (int64_t j = 0; n + j < N; ++j) out[j] = dot(x, w + (n + j) * K, K);
       }
     }
-  }
+  });
 }
 
 template void matmul<float>(const MatmulArgs&);

@@ -17,10 +17,10 @@ void for_each_vector(const Tensor& x, const Tensor& out, Body body) {
   const int64_t H = x.rank == 3 ? x[1] : 1, D = x[x.rank - 1];
   const int64_t xh = x.rank == 3 ? x.stride[1] : 0, oh = out.rank == 3 ? out.stride[1] : 0;
   HYPIC_CHECK(x.stride[x.rank - 1] == 1 && out.stride[out.rank - 1] == 1);
-#pragma omp parallel for if (worth_threads(2 * x.size()))
-  for (int64_t r = 0; r < x[0]; ++r)
+  parallel_for(x[0], 2 * x.size(), [&](int64_t r) {
     for (int64_t h = 0; h < H; ++h)
       body(x.as<T>() + r * x.stride[0] + h * xh, out.as<T>() + r * out.stride[0] + h * oh, D);
+  });
 }
 
 }  // namespace

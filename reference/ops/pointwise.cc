@@ -55,7 +55,6 @@ void add(const AddArgs& args) {
   check_dtype<T>(args.x, args.y);
   const int64_t N = width(args.x);
   HYPIC_CHECK(width(args.y) == N);
-#pragma omp parallel for if (worth_threads(args.x.size()))
   for (int64_t r = 0; r < args.x[0]; ++r)
     for (int64_t i = 0; i < N; ++i) row<T>(args.x, r)[i] += row<T>(args.y, r)[i];
 }
@@ -70,13 +69,13 @@ void gate_mul(const GateMulArgs& args) {
   const Tensor x = per_head(args.x), gate = per_head(args.gate), out = per_head(args.out);
   HYPIC_CHECK(x.shape == gate.shape && x.shape == out.shape && x.stride[2] == 1 && gate.stride[2] == 1 &&
               out.stride[2] == 1);
-#pragma omp parallel for if (worth_threads(8 * x.size()))
-  for (int64_t r = 0; r < x[0]; ++r)
+  parallel_for(x[0], 8 * x.size(), [&](int64_t r) {
     for (int64_t h = 0; h < x[1]; ++h)
       for (int64_t i = 0; i < x[2]; ++i)
         row<T>(out, r)[h * out.stride[1] + i] =
             row<T>(x, r)[h * x.stride[1] + i] *
             activate(row<T>(gate, r)[h * gate.stride[1] + i], args.activation);
+  });
 }
 
 template <class T>

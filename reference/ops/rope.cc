@@ -12,8 +12,7 @@ void rope(const RopeArgs& args) {
   check_dtype<T>(args.x, args.out);
   HYPIC_CHECK(args.rotary_dim % 2 == 0 && args.rotary_dim <= args.x[2]);
   const int32_t* positions = args.positions.as<int32_t>();
-#pragma omp parallel for if (worth_threads(args.x.size()))
-  for (int64_t r = 0; r < args.x[0]; ++r) {
+  parallel_for(args.x[0], args.x.size(), [&](int64_t r) {
     const Rotation<T> rotation(positions[r], args.rotary_dim, args.theta);
     for (int64_t h = 0; h < args.x[1]; ++h) {
       const T* x = args.x.as<T>() + r * args.x.stride[0] + h * args.x.stride[1];
@@ -21,7 +20,7 @@ void rope(const RopeArgs& args) {
       rotation.rotate(x, out);
       if (out != x) std::copy(x + args.rotary_dim, x + args.x[2], out + args.rotary_dim);
     }
-  }
+  });
 }
 
 template void rope<float>(const RopeArgs&);

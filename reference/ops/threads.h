@@ -1,10 +1,13 @@
-// When threads pay. Starting a parallel region costs some microseconds, far more on a busy machine.
+// Loops over independent indices on all cores.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace hypic::reference {
 
-constexpr bool worth_threads(int64_t multiplications) { return multiplications > 200'000; }
+// body(i) for i in [0, count), in any order; one after another where `multiplications`, those of the whole
+// loop, are too few for threads to pay. An exception of a body reaches the caller.
+void parallel_for(int64_t count, int64_t multiplications, const std::function<void(int64_t)>& body);
 
 }  // namespace hypic::reference
