@@ -12,6 +12,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+
+#include "core/json.h"
 
 namespace hypic {
 namespace {
@@ -104,7 +107,8 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
     require(header_bytes <= kMaxHeader && header_bytes <= bytes_ - 8, path, ": header of ", header_bytes,
             " bytes does not fit the file of ", bytes_, "; truncated, or not a safetensors file");
     char* const header_text = static_cast<char*>(map_) + 8;
-    const json header = json::parse(header_text, header_text + header_bytes, nullptr, false);
+    const json header =
+        parse_json(std::string_view(header_text, header_bytes), path + ": header");
     require(header.is_object(), path, ": the header is not a JSON object");
     for (const auto& [name, entry] : header.items())
       if (name != "__metadata__")

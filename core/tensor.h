@@ -59,8 +59,7 @@ struct Tensor {
   std::string shape_string() const;  // "[2, 3]"
 };
 
-// Throws unless every tensor that is there holds T. Operations call it before they go parallel: an exception
-// inside a parallel region would end the process.
+// Throws unless every tensor that is there holds T. Operations call it before they write anything.
 template <class T, class... Tensors>
 void check_dtype(const Tensors&... tensors) {
   ((tensors ? void(tensors.template as<T>()) : void()), ...);

@@ -1,22 +1,24 @@
 #include "harness/driver.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "core/check.h"
 
 namespace hypic {
 
-#define HYPIC_DRIVER(name, what)                                           \
-  Result run_##name(const SuiteCase& suite_case, const std::string& where, \
-                    const DriverContext& context);
+#define HYPIC_DRIVER(name, what)                                             \
+  Work prepare_##name(const SuiteCase& suite_case, const std::string& where, \
+                      const DriverContext& context);
 #include "harness/drivers/drivers.def"
 #undef HYPIC_DRIVER
 
 const std::vector<Driver>& drivers() {
   static const std::vector<Driver> all = {
-#define HYPIC_DRIVER(name, what) {#name, what, run_##name},
+#define HYPIC_DRIVER(name, what) {#name, what, prepare_##name},
 #include "harness/drivers/drivers.def"
 #undef HYPIC_DRIVER
   };
@@ -71,45 +73,61 @@ Check judge(const Expectation& e, const std::vector<Value>& values) {
   return check;
 }
 
+void judge_all(const SuiteCase& suite_case, Result& result) {
+  int broken = 0;
+  for (const Expectation& e : suite_case.expectations) {
+    const bool named = std::any_of(result.values.begin(), result.values.end(),
+                                   [&](const Value& value) { return matches(e.tag, value.tag); });
+    result.checks.push_back(judge(e, result.values));
+    const Check& check = result.checks.back();
+    if (!named) {
+      result.verdict = Verdict::invalid;
+      result.why = str("the suite asks for ", e.tag, ", which names no value; the case gives ",
+                       result.values.empty() ? "none" : result.values.front().tag, ", …");
+      return;
+    }
+    if (check.holds) continue;
+    if (broken++ == 0)
+      result.why =
+          str(check.tag, " = ", check.measured, ", expected ", e.relation, " ", e.value);
+  }
+  if (broken > 0) result.verdict = Verdict::fail;
+  if (broken > 1) result.why += str(" (and ", broken - 1, " more)");
+  if (suite_case.expectations.empty()) {
+    result.verdict = Verdict::skip;
+    result.why = "measured, nothing asked";
+  } else if (broken == 0) {
+    const size_t n = suite_case.expectations.size();
+    result.why = str(n, n == 1 ? " expectation holds" : " expectations hold");
+  }
+}
+
 }  // namespace
 
-Result run_case(const SuiteCase& suite_case, const std::string& where,
-                const DriverContext& context) {
+Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
   Result result;
-  try {
-    result = find_driver(suite_case.driver)->run(suite_case, where, context);
-  } catch (const std::exception& error) {
+  const auto stopped = [&](Verdict verdict, const std::string& why) {
     result = {};
-    result.verdict = Verdict::fail;
-    result.why = error.what();
+    result.verdict = verdict;
+    result.why = why;
+  };
+  try {
+    result = work(progress);
+  } catch (const Error& error) {
+    stopped(Verdict::invalid, error.what());
+  } catch (const std::bad_alloc&) {
+    stopped(Verdict::invalid, "out of memory; use a smaller model or fewer tokens");
+  } catch (const std::exception& error) {
+    stopped(Verdict::fail, error.what());
   }
   result.name = suite_case.name;
   result.driver = suite_case.driver;
-  if (result.note.empty())
-    result.note = suite_case.note;
-  else if (!suite_case.note.empty())
-    result.note = suite_case.note + "\n" + result.note;
-  if (result.verdict == Verdict::pass) {
-    int broken = 0;
-    for (const Expectation& e : suite_case.expectations) {
-      result.checks.push_back(judge(e, result.values));
-      const Check& check = result.checks.back();
-      if (check.holds) continue;
-      if (broken++ == 0)
-        result.why =
-            std::isnan(check.measured) && check.tag == e.tag
-                ? str("no value ", e.tag)
-                : str(check.tag, " = ", check.measured, ", expected ", e.relation, " ", e.value);
-    }
-    if (broken > 0) result.verdict = Verdict::fail;
-    if (broken > 1) result.why += str(" (and ", broken - 1, " more)");
-    if (broken == 0 && result.why.empty())
-      result.why = suite_case.expectations.empty()
-                       ? "shown, nothing asked"
-                       : str(suite_case.expectations.size(), " expectations hold");
-  }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!suite_case.note.empty())
+    result.note = result.note.empty() ? suite_case.note : suite_case.note + "\n" + result.note;
+  if (result.verdict == Verdict::pass) judge_all(suite_case, result);
+  result.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

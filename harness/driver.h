@@ -11,28 +11,35 @@
 
 namespace hypic {
 
+// Called as work proceeds, with a share in [0, 1] and what is at hand; may throw Interrupted.
+using ProgressFn = std::function<void(double, const std::string&)>;
+
+// Thrown out of a case when the user asks to stop.
+struct Interrupted {};
+
 struct DriverContext {
   std::string data;   // --data: a LongBench file; empty: the project's own text
   std::string model;  // --model: replaces the model of every case; empty: the suite's
-  // Called as work proceeds, with a share in [0, 1] and what is at hand.
-  std::function<void(double, const std::string&)> progress = [](double, const std::string&) {};
 };
+
+// A case whose parameters have been read and found good. It fills values, tables, charts and note; a verdict
+// other than PASS (with a reason) stands whatever the expectations say.
+using Work = std::function<Result(const ProgressFn&)>;
 
 struct Driver {
   std::string_view name;
   std::string_view what;
-  // Fills values, tables, charts and note; a verdict other than PASS (with a reason) stands
-  // whatever the expectations say. Errors of the case's parameters begin with `where`.
-  Result (*run)(const SuiteCase& suite_case, const std::string& where,
-                const DriverContext& context);
+  // Error, beginning with `where`, for parameters, models and data that cannot be used.
+  Work (*prepare)(const SuiteCase& suite_case, const std::string& where,
+                  const DriverContext& context);
 };
 
 const std::vector<Driver>& drivers();
 const Driver* find_driver(std::string_view name);  // nullptr where unknown
 
-// Runs a case and judges it: every expectation becomes a Check; one that does not hold, or that no
-// value matches, is a FAIL. A driver that throws gives FAIL with its message.
-Result run_case(const SuiteCase& suite_case, const std::string& where,
-                const DriverContext& context);
+// Runs a prepared case and judges it: every expectation becomes a Check. FAIL where one does not hold or the
+// work breaks an invariant of ours; INVALID where the input turned out bad on the way or an expectation names
+// no value; SKIP where nothing was asked.
+Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress);
 
 }  // namespace hypic

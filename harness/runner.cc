@@ -1,15 +1,21 @@
 #include "harness/runner.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <map>
+#include <memory>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "core/sha256.h"
 #include "harness/environment.h"
 #include "reports/result_log.h"
+#include "reports/text.h"
 #include "reports/write.h"
 
 namespace hypic {
@@ -17,114 +23,187 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_file(const std::string& path) {
+constexpr size_t kMaxKey = 1024;
+
+void add_file(Sha256& hash, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::vector<char> block(1 << 20);
+  do {
+    file.read(block.data(), static_cast<std::streamsize>(block.size()));
+    hash.add(block.data(), static_cast<size_t>(file.gcount()));
+  } while (file);
 }
 
-// What must agree for results of two runs to stand in one report.
-std::string run_key(const Suite& suite, const RunSettings& settings,
-                    const Environment& environment) {
+// A model's folder by its small files and the sizes and times of the large ones.
+void add_model(Sha256& hash, const std::string& model) {
+  hash.add(model);
+  std::error_code error;
+  std::map<std::string, fs::directory_entry> files;
+  for (const auto& entry : fs::directory_iterator(model, error)) files[entry.path()] = entry;
+  for (const auto& [path, entry] : files) {
+    hash.add(path).add(static_cast<int64_t>(entry.file_size(error)));
+    hash.add(static_cast<int64_t>(entry.last_write_time(error).time_since_epoch().count()));
+  }
+}
+
+// What must agree for results of two runs to stand in one report: suite, data, models, program and machine.
+std::string run_key(const Suite& suite, const RunSettings& settings, const Environment& environment) {
   Sha256 hash;
-  hash.add(read_file(suite.path)).add(settings.data).add(settings.model);
+  add_file(hash, suite.path);
+  add_file(hash, "/proc/self/exe");
+  hash.add(settings.data);
+  if (!settings.data.empty()) add_file(hash, settings.data);
+  add_model(hash, settings.model);
+  for (const SuiteCase& suite_case : suite.cases) {
+    const auto model = suite_case.parameters.find("model");
+    if (model != suite_case.parameters.end() && model->is_string()) add_model(hash, *model);
+  }
   for (const auto& [key, value] : environment.entries)
     if (key != "date" && key != "command") hash.add(key).add(value);
   return hex(hash.digest());
 }
 
-void prepare_folder(const RunSettings& settings, const std::string& key) {
-  std::error_code error;
-  fs::create_directories(settings.out, error);
-  require(!error, settings.out, ": cannot make the folder: ", error.message());
-  const std::string key_file = settings.out + "/run.key", log = settings.out + "/results.jsonl";
-  if (settings.resume && fs::exists(log)) {
-    require(read_file(key_file) == key, settings.out,
-            ": holds results of another suite, data, commit or machine; "
-            "run without --resume or choose another --out");
-    return;
+// The log owns the folder from here on; an earlier run's results are kept only for a resume of the same run.
+std::unique_ptr<ResultLog> open_log(const RunSettings& settings, const std::string& key) {
+  auto log = std::make_unique<ResultLog>(settings.out, settings.resume);
+  const std::string key_file = settings.out + "/run.key";
+  if (!log->finished().empty()) {
+    require(read_file(key_file, kMaxKey) == key, settings.out,
+            ": holds results of another suite, data, model, program or machine; run without --resume or choose "
+            "another --out");
+    return log;
   }
-  fs::remove(log, error);
-  std::ofstream(key_file, std::ios::binary) << key;
-  require(read_file(key_file) == key, settings.out, ": cannot write there");
+  write_file_atomically(key_file, key);
+  return log;
 }
 
-// Progress of the case at hand: on a terminal one line that is overwritten, else nothing.
+int terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// At most `columns` characters of UTF-8 text.
+std::string cut(const std::string& text, int columns) {
+  size_t end = 0;
+  for (int n = 0; end < text.size() && n < columns; ++n)
+    do ++end;
+    while (end < text.size() && (text[end] & 0xc0) == 0x80);
+  return text.substr(0, end);
+}
+
+// The case at hand: on a terminal one line that is overwritten. Throws Interrupted once asked to stop.
 class Progress {
  public:
   Progress(const RunSettings& settings, size_t index, size_t count, const std::string& name)
-      : log_(settings.terminal ? settings.log : nullptr),
-        head_(str("[", index + 1, "/", count, "] ", name)) {}
+      : settings_(settings), head_(str("[", index + 1, "/", count, "] ", name)) {}
   void operator()(double share, const std::string& what) {
+    if (settings_.stop && *settings_.stop) throw Interrupted();
     const auto now = std::chrono::steady_clock::now();
-    if (!log_ || now - last_ < std::chrono::milliseconds(100)) return;
+    if (!settings_.terminal || !settings_.log || now - last_ < std::chrono::milliseconds(100)) return;
     last_ = now;
     char percent[8];
     std::snprintf(percent, sizeof(percent), "%3.0f%%", 100 * share);
-    *log_ << "\r\033[K" << (head_ + "  " + percent + "  " + what).substr(0, 118) << std::flush;
+    *settings_.log << "\r\033[K" << cut(one_line(str(head_, "  ", percent, "  ", what)), terminal_width() - 1)
+                   << std::flush;
   }
-  void clear() {
-    if (log_) *log_ << "\r\033[K" << std::flush;
+  void clear() const {
+    if (settings_.terminal && settings_.log) *settings_.log << "\r\033[K" << std::flush;
   }
 
  private:
-  std::ostream* log_;
-  std::string head_;
+  const RunSettings& settings_;
+  const std::string head_;
   std::chrono::steady_clock::time_point last_{};
+};
+
+// Runs one case, or says why it stays undecided; only finished cases are logged.
+class CaseRunner {
+ public:
+  CaseRunner(const RunSettings& settings, ResultLog& log, size_t count)
+      : settings_(settings), log_(log), count_(count) {}
+
+  Result run(size_t index, const PreparedCase& prepared) {
+    const SuiteCase& suite_case = *prepared.suite_case;
+    for (const Result& earlier : log_.finished())
+      if (earlier.name == suite_case.name) {
+        say(earlier, " (from the earlier run)");
+        return earlier;
+      }
+    Result result;
+    result.name = suite_case.name;
+    result.driver = suite_case.driver;
+    result.verdict = Verdict::undecided;
+    const double spent =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    if (settings_.stop && *settings_.stop) {
+      result.why = "not run: interrupted; --resume goes on here";
+    } else if (settings_.time_budget && spent >= *settings_.time_budget) {
+      result.why = str("not run: the time budget of ", *settings_.time_budget,
+                       " s is spent; --resume goes on here");
+    } else {
+      Progress progress(settings_, index, count_, suite_case.name);
+      try {
+        result = run_case(suite_case, prepared.work,
+                          [&](double share, const std::string& what) { progress(share, what); });
+        // A case that bad input stopped runs again once that is mended.
+        if (result.verdict != Verdict::invalid) log_.append(result);
+      } catch (const Interrupted&) {
+        result.why = "interrupted; --resume runs it again";
+      }
+      progress.clear();
+    }
+    say(result, "");
+    return result;
+  }
+
+ private:
+  void say(const Result& result, const char* remark) const {
+    if (!settings_.log) return;
+    char head[48];
+    std::snprintf(head, sizeof(head), "%-9s %7.1f s  ", std::string(to_string(result.verdict)).c_str(),
+                  result.seconds);
+    *settings_.log << head << one_line(str(result.name, ": ", result.why)) << remark << std::endl;
+  }
+
+  const RunSettings& settings_;
+  ResultLog& log_;
+  const size_t count_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace
 
-Report run_suite(const Suite& suite, const RunSettings& settings) {
-  std::vector<size_t> chosen;
-  for (size_t i = 0; i < suite.cases.size(); ++i)
-    if (suite.cases[i].name.find(settings.filter) != std::string::npos) chosen.push_back(i);
-  require(!chosen.empty(), suite.path, ": no case's name contains \"", settings.filter, "\"");
+std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings) {
+  std::vector<PreparedCase> prepared;
+  for (size_t i = 0; i < suite.cases.size(); ++i) {
+    const SuiteCase& suite_case = suite.cases[i];
+    if (suite_case.name.find(settings.filter) == std::string::npos) continue;
+    const std::string where = str(suite.path, ": cases[", i, "]");
+    try {
+      prepared.push_back({&suite_case, find_driver(suite_case.driver)
+                                           ->prepare(suite_case, where, {settings.data, settings.model})});
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      throw Error(what.starts_with(suite.path) ? what : str(where, ": ", what));
+    }
+  }
+  require(!prepared.empty(), suite.path, ": no case's name contains \"", settings.filter, "\"");
+  return prepared;
+}
 
+Report run_suite(const Suite& suite, const RunSettings& settings) {
+  const std::vector<PreparedCase> cases = prepare_suite(suite, settings);
   Report report;
   report.title = suite.title;
   report.description = suite.description;
+  if (!settings.filter.empty())
+    report.description += str("\nOnly ", cases.size(), " of ", suite.cases.size(),
+                              " cases: those whose name contains \"", settings.filter, "\".");
   report.environment = environment();
   report.environment.set("command", settings.command_line);
-  prepare_folder(settings, run_key(suite, settings, report.environment));
-  ResultLog log(settings.out);
-  DriverContext context;
-  context.data = settings.data;
-  context.model = settings.model;
-  const auto start = std::chrono::steady_clock::now();
-  for (size_t n = 0; n < chosen.size(); ++n) {
-    const SuiteCase& suite_case = suite.cases[chosen[n]];
-    Result result;
-    bool known = false;
-    for (const Result& earlier : log.finished())
-      if (earlier.name == suite_case.name) {
-        result = earlier;
-        known = true;
-      }
-    if (!known) {
-      const double spent =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (settings.time_budget && spent >= *settings.time_budget) {
-        result.name = suite_case.name;
-        result.driver = suite_case.driver;
-        result.verdict = Verdict::skip;
-        result.why =
-            str("the time budget of ", *settings.time_budget, " s is spent; --resume goes on here");
-      } else {
-        Progress progress(settings, n, chosen.size(), suite_case.name);
-        context.progress = [&](double share, const std::string& what) { progress(share, what); };
-        result = run_case(suite_case, str(suite.path, ": cases[", chosen[n], "]"), context);
-        progress.clear();
-        log.append(result);
-      }
-    }
-    if (settings.log) {
-      char seconds[32];
-      std::snprintf(seconds, sizeof(seconds), "%7.1f s", result.seconds);
-      *settings.log << to_string(result.verdict) << seconds << "  " << result.name << ": "
-                    << result.why << (known ? " (from the earlier run)" : "") << std::endl;
-    }
-    report.results.push_back(std::move(result));
-  }
+  const auto log = open_log(settings, run_key(suite, settings, report.environment));
+  CaseRunner runner(settings, *log, cases.size());
+  for (size_t i = 0; i < cases.size(); ++i) report.results.push_back(runner.run(i, cases[i]));
   write_report(report, settings.out);
   return report;
 }

@@ -1,9 +1,11 @@
 // Runs a suite case by case, keeps each result as it comes, and writes the report.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "harness/driver.h"
 #include "harness/suite.h"
@@ -17,14 +19,22 @@ struct RunSettings {
   std::string model;
   std::string filter;   // only cases whose name contains it
   bool resume = false;  // take finished cases from the folder; it must be of the same run
-  std::optional<double>
-      time_budget;           // seconds; cases not begun by then are SKIP and left for a resume
+  std::optional<double> time_budget;  // seconds; cases not begun by then are UNDECIDED, for a resume
   std::string command_line;  // for the report
   std::ostream* log = nullptr;
   bool terminal = false;  // progress on one line that is overwritten
+  const std::atomic<bool>* stop = nullptr;  // set by a signal: what is unfinished becomes UNDECIDED
 };
 
-// Error: no case matches, `out` cannot be written or belongs to another run.
+// The cases that `filter` names, each prepared: bad parameters, models and data are found before anything runs.
+// Error: no case matches, or one cannot be prepared.
+struct PreparedCase {
+  const SuiteCase* suite_case;
+  Work work;
+};
+std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings);
+
+// Error as of prepare_suite, and where `out` cannot be written or belongs to another run.
 Report run_suite(const Suite& suite, const RunSettings& settings);
 
 }  // namespace hypic

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <sstream>
 
 #include "core/check.h"
@@ -43,15 +45,20 @@ TEST(Runner, JudgesByExpectations) {
   std::ostringstream log;
   const Report report = run_suite(suite, {.out = out, .log = &log});
   ASSERT_EQ(report.results.size(), 4u);
-  EXPECT_EQ(report.results[0].verdict, Verdict::pass);
+  EXPECT_EQ(report.results[0].verdict, Verdict::skip);  // nothing asked
   EXPECT_EQ(report.results[1].verdict, Verdict::pass);
   EXPECT_EQ(report.results[2].verdict, Verdict::fail);
-  EXPECT_EQ(report.results[3].verdict, Verdict::fail);
-  EXPECT_EQ(report.results[3].why, "no value absent");
+  EXPECT_EQ(report.results[3].verdict, Verdict::invalid);
+  EXPECT_TRUE(report.results[3].why.starts_with("the suite asks for absent, which names no value"));
   EXPECT_EQ(exit_code(report), 1);
   for (const char* file : {"report.json", "report.html", "report.md", "junit.xml", "results.jsonl"})
     EXPECT_TRUE(std::filesystem::exists(out + "/" + file)) << file;
   EXPECT_NE(log.str().find("FAIL"), std::string::npos);
+}
+
+Result run_one(const SuiteCase& suite_case) {
+  return run_case(suite_case, find_driver(suite_case.driver)->prepare(suite_case, "here", {}),
+                  [](double, const std::string&) {});
 }
 
 TEST(Runner, PatternsAreJudgedByTheirWorstValue) {
@@ -59,26 +66,47 @@ TEST(Runner, PatternsAreJudgedByTheirWorstValue) {
   suite_case.driver = "addition";
   suite_case.parameters = {{"exponents", {5, 10}}, {"lengths", {4, 8}}};
   suite_case.expectations = {{"measured.*", "<=", 0.2, 0, ""}};
-  const Result result = run_case(suite_case, "here", {});
+  const Result result = run_one(suite_case);
   ASSERT_EQ(result.checks.size(), 1u);
   EXPECT_FALSE(result.checks[0].holds);
   EXPECT_EQ(result.checks[0].tag, "measured.* (worst: measured.e5.8)");
 }
 
-TEST(Runner, AnErrorOfACaseIsItsFailure) {
+TEST(Runner, WhatGoesWrongOnTheWayHasItsVerdict) {
+  const auto verdict = [](const Work& work) {
+    return run_case({}, work, [](double, const std::string&) {}).verdict;
+  };
+  EXPECT_EQ(verdict([](const ProgressFn&) -> Result { fail("bad file"); }), Verdict::invalid);
+  EXPECT_EQ(verdict([](const ProgressFn&) -> Result { throw std::bad_alloc(); }), Verdict::invalid);
+  EXPECT_EQ(verdict([](const ProgressFn&) -> Result { HYPIC_CHECK(false); }), Verdict::fail);
+}
+
+TEST(Runner, BadParametersAreFoundBeforeAnythingRuns) {
   SuiteCase suite_case;
   suite_case.driver = "addition";
   suite_case.parameters = {{"exponent", 5}};
-  const Result result = run_case(suite_case, "here", {});
-  EXPECT_EQ(result.verdict, Verdict::fail);
-  EXPECT_EQ(result.why, "here.parameters: unknown parameter \"exponent\"");
+  try {
+    run_one(suite_case);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "here.parameters: unknown parameter \"exponent\"");
+  }
+}
+
+TEST(Runner, StopsWhenAsked) {
+  const Suite suite = suite_of({expect("measured.*", "<", 1)});
+  const std::atomic<bool> stop = true;
+  const Report report = run_suite(suite, {.out = fresh_folder("runner_stops"), .stop = &stop});
+  EXPECT_EQ(report.results[0].verdict, Verdict::undecided);
+  EXPECT_EQ(exit_code(report), 4);
 }
 
 TEST(Runner, StopsAtItsBudgetAndResumes) {
-  const Suite suite = suite_of({"", ""});
+  const Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
   const std::string out = fresh_folder("runner_resumes");
   const Report stopped = run_suite(suite, {.out = out, .time_budget = 0});
-  EXPECT_EQ(stopped.results[0].verdict, Verdict::skip);
+  EXPECT_EQ(stopped.results[0].verdict, Verdict::undecided);
+  EXPECT_EQ(exit_code(stopped), 4);
   const Report first = run_suite(suite, {.out = out, .filter = "case 0", .resume = true});
   EXPECT_EQ(first.results.size(), 1u);
   std::ostringstream log;

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "core/check.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "harness/driver.h"
 
 namespace hypic {
@@ -16,15 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxSuite = 16 << 20;
-
-std::string read_bounded(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  require(!error, path, ": cannot read the suite: ", error.message());
-  require(bytes <= kMaxSuite, path, ": ", bytes, " bytes are too many for a suite");
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+constexpr size_t kMaxCases = 1000;
 
 // An object with only the given keys; a place is "suites/quick.json: cases[2]".
 void check_object(const json& object, const std::string& place, const std::set<std::string>& keys) {
@@ -61,6 +52,7 @@ Expectation parse_expectation(const json& object, const std::string& place) {
   check_object(object, place, {"tag", "relation", "value", "tolerance", "source"});
   Expectation e;
   e.tag = text(object, "tag", place, true);
+  require(e.tag.find('*') >= e.tag.size() - 1, place, ".tag: a * may only stand at the end");
   e.relation = text(object, "relation", place, true);
   static const std::set<std::string> relations = {"<=", "<", ">=", ">", "==", "within"};
   require(relations.contains(e.relation), place, ".relation: \"", e.relation,
@@ -79,6 +71,8 @@ SuiteCase parse_case(const json& object, const std::string& place) {
   check_object(object, place, {"name", "driver", "note", "parameters", "expect"});
   SuiteCase c;
   c.name = text(object, "name", place, true);
+  require(std::none_of(c.name.begin(), c.name.end(), [](unsigned char x) { return x < 0x20 || x == 0x7f; }),
+          place, ".name: holds control characters");
   c.driver = text(object, "driver", place, true);
   c.note = text(object, "note", place, false);
   std::string known;
@@ -103,15 +97,7 @@ SuiteCase parse_case(const json& object, const std::string& place) {
 }  // namespace
 
 Suite load_suite(const std::string& path) {
-  const std::string content = read_bounded(path);
-  json root;
-  try {
-    root = json::parse(content);
-  } catch (const json::parse_error& error) {
-    const size_t at = std::min<size_t>(error.byte, content.size());
-    const auto line = 1 + std::count(content.begin(), content.begin() + at, '\n');
-    fail(path, ":", line, ": not valid JSON");
-  }
+  const json root = parse_json(read_file(path, kMaxSuite), path);
   check_object(root, path, {"$schema", "title", "description", "cases"});
   Suite suite;
   suite.path = path;
@@ -119,6 +105,8 @@ Suite load_suite(const std::string& path) {
   suite.description = text(root, "description", path + ": suite", false);
   require(root.contains("cases") && root["cases"].is_array() && !root["cases"].empty(), path,
           ": cases: must be an array with at least one case");
+  require(root["cases"].size() <= kMaxCases, path, ": cases: ", root["cases"].size(), " are too many, at most ",
+          kMaxCases);
   std::set<std::string> names;
   for (size_t i = 0; i < root["cases"].size(); ++i) {
     const std::string place = str(path, ": cases[", i, "]");
@@ -139,14 +127,14 @@ int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t lo
   const json* value = find(key);
   if (!value) return fallback;
   require(value->is_number_integer() && *value >= low && *value <= high, where_, ".", key,
-          ": must be an integer in ", low, " … ", high, ", is ", value->dump());
+          ": must be an integer in ", low, " … ", high, ", is ", shown(*value));
   return *value;
 }
 
 std::string Parameters::text(const std::string& key, const std::string& fallback) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_string(), where_, ".", key, ": must be a string, is ", value->dump());
+  require(value->is_string(), where_, ".", key, ": must be a string, is ", shown(*value));
   return *value;
 }
 
@@ -154,9 +142,9 @@ std::vector<std::string> Parameters::texts(const std::string& key,
                                            const std::vector<std::string>& fallback) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_array() && std::all_of(value->begin(), value->end(),
+  require(value->is_array() && !value->empty() && std::all_of(value->begin(), value->end(),
                                            [](const json& x) { return x.is_string(); }),
-          where_, ".", key, ": must be an array of strings, is ", value->dump());
+          where_, ".", key, ": must be a non-empty array of strings, is ", shown(*value));
   return value->get<std::vector<std::string>>();
 }
 
@@ -165,12 +153,12 @@ std::vector<int64_t> Parameters::integers(const std::string& key,
                                           int64_t high) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_array() && std::all_of(value->begin(), value->end(),
+  require(value->is_array() && !value->empty() && std::all_of(value->begin(), value->end(),
                                            [&](const json& x) {
                                              return x.is_number_integer() && x >= low && x <= high;
                                            }),
-          where_, ".", key, ": must be an array of integers in ", low, " … ", high, ", is ",
-          value->dump());
+          where_, ".", key, ": must be a non-empty array of integers in ", low, " … ", high, ", is ",
+          shown(*value));
   return value->get<std::vector<int64_t>>();
 }
 
@@ -178,9 +166,9 @@ std::vector<double> Parameters::numbers(const std::string& key,
                                         const std::vector<double>& fallback) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_array() && std::all_of(value->begin(), value->end(),
+  require(value->is_array() && !value->empty() && std::all_of(value->begin(), value->end(),
                                            [](const json& x) { return x.is_number(); }),
-          where_, ".", key, ": must be an array of numbers, is ", value->dump());
+          where_, ".", key, ": must be a non-empty array of numbers, is ", shown(*value));
   return value->get<std::vector<double>>();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "core/safetensors.h"
 #include "models/random_weights.h"
 
@@ -21,15 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRandom = "random:";
 constexpr size_t kMaxConfig = 16 << 20;
-
-std::string read_text(const std::string& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  require(!error, path, ": cannot read: ", error.message());
-  require(bytes <= kMaxConfig, path, ": ", bytes, " bytes are too many for a config");
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 bool is_gate(const TensorSpec& tensor) {
   return tensor.init == Init::A_log || tensor.init == Init::dt_bias;
@@ -66,39 +59,55 @@ std::string plain_name(const std::string& name) {
   return name;
 }
 
-}  // namespace
+// What a name or a folder says before any weight is touched.
+struct Source {
+  ModelSpec spec;
+  uint64_t seed = 0;   // random:
+  std::string config;  // a folder's config.json; empty for random:
+};
 
-Model::Model(Backend& backend, ModelSpec spec, std::string identity)
-    : backend_(&backend), spec_(std::move(spec)), identity_(std::move(identity)) {}
-
-Model Model::open(Backend& backend, const std::string& name) {
+Source parse_source(const std::string& name) {
+  Source source;
   if (name.starts_with(kRandom)) {
     const std::string rest = name.substr(kRandom.size());
     const size_t colon = rest.find(':');
-    uint64_t seed = 0;
     if (colon != std::string::npos) {
       const char* end = rest.data() + rest.size();
-      const auto [stop, error] = std::from_chars(rest.data() + colon + 1, end, seed);
+      const auto [stop, error] = std::from_chars(rest.data() + colon + 1, end, source.seed);
       require(error == std::errc{} && stop == end, name,
-              ": the seed after the second colon must be a "
-              "non-negative integer");
+              ": the seed after the second colon must be a non-negative integer");
     }
-    return random(backend, spec_named(rest.substr(0, colon)), seed);
+    source.spec = spec_named(rest.substr(0, colon));
+    return source;
   }
   std::error_code error;
   require(fs::is_directory(name, error), name,
           ": no such folder; a model is random:NAME[:SEED] or a folder with "
           "config.json and model.safetensors");
-  const std::string config_path = name + "/config.json", config = read_text(config_path);
-  ModelSpec spec = spec_from_config(config, config_path);
-  spec.name = fs::path(name).lexically_normal().filename();
-  if (spec.name.empty()) spec.name = name;
+  source.config = read_file(name + "/config.json", kMaxConfig);
+  source.spec = spec_from_config(source.config, name + "/config.json");
+  source.spec.name = fs::path(name).lexically_normal().filename();
+  if (source.spec.name.empty()) source.spec.name = name;
+  return source;
+}
+
+}  // namespace
+
+ModelSpec spec_of(const std::string& name_or_folder) { return parse_source(name_or_folder).spec; }
+
+Model::Model(Backend& backend, ModelSpec spec, std::string identity)
+    : backend_(&backend), spec_(std::move(spec)), identity_(std::move(identity)) {}
+
+Model Model::open(Backend& backend, const std::string& name) {
+  Source source = parse_source(name);
+  if (source.config.empty()) return random(backend, std::move(source.spec), source.seed);
   const std::string file = name + "/model.safetensors";
+  std::error_code error;
   const auto bytes = fs::file_size(file, error);
   require(!error, file, ": cannot read: ", error.message());
   const auto time = fs::last_write_time(file, error).time_since_epoch().count();
-  Model model(backend, std::move(spec),
-              str(fs::canonical(name).string(), ":", bytes, ":", time, ":", config));
+  Model model(backend, std::move(source.spec),
+              str(fs::canonical(name).string(), ":", bytes, ":", time, ":", source.config));
   model.load_folder(name);
   return model;
 }
@@ -174,6 +183,8 @@ void Model::load_folder(const std::string& folder) {
         T x;  // the file may leave it unaligned
         std::memcpy(&x, static_cast<const char*>(from.data) + i * sizeof(T), sizeof(T));
         values[i] = static_cast<float>(x);
+        require(std::isfinite(values[i]), file.path(), ": tensor ", spec.name,
+                " is not finite at element ", i);
       }
     });
     put(spec, values.data());

@@ -11,6 +11,9 @@
 
 namespace hypic {
 
+// The spec alone, with the errors of Model::open that need no weights.
+ModelSpec spec_of(const std::string& name_or_folder);
+
 class Model {
  public:
   // `random:NAME[:SEED]` makes weights; anything else is a Hugging Face folder with config.json and

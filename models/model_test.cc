@@ -176,15 +176,15 @@ TEST_F(ModelFolder, RefusesNames) {
 
 TEST_F(ModelFolder, RefusesBrokenConfigs) {
   std::ofstream(config) << "{ \"model_type\": ";
-  expect_refused(config + ": not a JSON object");
+  expect_refused(config + ":1: not valid JSON");
   std::ofstream(config) << R"({"model_type": "llama"})";
   expect_refused(config + ": model type \"llama\"");
   fs::resize_file(config, (16 << 20) + 1);
-  expect_refused("bytes are too many for a config");
+  expect_refused(config + ": too large");
   fs::remove(config);
-  expect_refused(config + ": cannot read: No such file");
+  expect_refused(config + ": no such file");
   fs::create_directory(config);
-  expect_refused(config + ": cannot read");
+  expect_refused(config + ": not a regular file");
 }
 
 TEST_F(ModelFolder, RefusesTensorsThatDoNotFitTheConfig) {

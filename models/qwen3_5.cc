@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 
 namespace hypic {
 namespace {
@@ -32,10 +33,6 @@ constexpr Sizes kPublished[] = {
     {"qwen3.5-27b", 64, 5120, 24, 4, 48, 17408, false},
 };
 
-// A value for an error message; a large one only by its type.
-std::string shown(const json& value) {
-  return value.is_structured() ? value.type_name() : value.dump();
-}
 
 // An integer of the config in [low, high].
 int integer(const json& config, const char* key, int low, int high, const std::string& where) {
@@ -154,7 +151,9 @@ ModelSpec qwen3_5_from_config(const json& config, const std::string& where) {
   const json none = json::object();
   const auto object = [&](const char* key) -> const json& {
     const auto value = config.find(key);
-    return value != config.end() && value->is_object() ? *value : none;
+    if (value == config.end() || value->is_null()) return none;
+    require(value->is_object(), where, ": ", key, " must be an object, is ", shown(*value));
+    return *value;
   };
   const json& rope = object("rope_parameters");
   for (const json* scaling : {&rope, &object("rope_scaling")})

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "models/qwen3_5.h"
 
 namespace hypic {
@@ -35,7 +36,7 @@ ModelSpec spec_named(std::string_view name) {
 }
 
 ModelSpec spec_from_config(const std::string& config, const std::string& where) {
-  const nlohmann::json json = nlohmann::json::parse(config, nullptr, false);
+  const nlohmann::json json = parse_json(config, where);
   require(json.is_object(), where, ": not a JSON object");
   // Multimodal checkpoints nest the language model.
   const nlohmann::json& text =

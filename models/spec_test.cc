@@ -49,7 +49,7 @@ void expect_refused(const std::string& config, const std::string& what) {
     ADD_FAILURE() << "accepted; expected: " << what;
   } catch (const Error& error) {
     const std::string message = error.what();
-    EXPECT_TRUE(message.starts_with("dir/config.json: ")) << message;
+    EXPECT_TRUE(message.starts_with("dir/config.json:")) << message;
     EXPECT_NE(message.find(what), std::string::npos) << message << "\nexpected: " << what;
     EXPECT_LT(message.size(), 400u);
   }
@@ -144,14 +144,15 @@ TEST(SpecFromConfig, OptionalKeys) {
 }
 
 TEST(SpecFromConfig, RefusesWhatIsNoConfig) {
-  for (const char* text : {"", "{", "[]", "7", "null", "nonsense", "\xff\xfe", "{} {}"})
-    expect_refused(text, "not a JSON object");
+  for (const char* text : {"", "{", "nonsense", "\xff\xfe", "{} {}"})
+    expect_refused(text, "not valid JSON");
+  for (const char* text : {"[]", "7", "null"}) expect_refused(text, "not a JSON object");
   expect_refused("{}", "no model_type");
   expect_refused(R"({"model_type": 3})", "no model_type");
   expect_refused(R"({"model_type": "qwen3_5", "text_config": {}})", "no model_type");
   expect_refused(R"({"model_type": "llama"})",
                  "model type \"llama\" is not supported; supported: qwen3_5_text");
-  expect_refused(std::string(1 << 20, '['), "not a JSON object");
+  expect_refused(std::string(1 << 20, '['), "nested deeper than");
 }
 
 TEST(SpecFromConfig, RefusesMissingIllTypedAndOutOfRangeSizes) {
@@ -229,7 +230,7 @@ TEST(SpecFromConfig, RefusesDeepValues) {
     without.erase(key);
     std::string text = without.dump();
     text.insert(1, std::string("\"") + key + "\":" + deep + ",");
-    expect_refused(text, std::string(key) + " must be");
+    expect_refused(text, "nested deeper than");
   }
 }
 

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "core/check.h"
+#include "core/file.h"
 
 namespace hypic {
 namespace {
@@ -148,22 +149,9 @@ std::string to_nfc(std::string_view text) {
   return out;
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), path.string(), ": cannot be opened; check that it exists and is readable");
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  require(!error && size <= kMaxFileBytes, path.string(), ": not a plain file of at most ",
-          kMaxFileBytes >> 20, " MiB");
-  std::string bytes(size, '\0');
-  file.read(bytes.data(), std::streamsize(size));
-  require(file.gcount() == std::streamsize(size), path.string(), ": cannot be read to its end");
-  return bytes;
-}
-
 json parse_file(const fs::path& path) {
   try {
-    return json::parse(read_file(path));
+    return json::parse(read_file(path.string(), kMaxFileBytes));
   } catch (const json::exception& error) {
     fail(path.string(), ": ", error.what());
   }
@@ -331,7 +319,7 @@ Definition read_definition(const fs::path& path) {
   if (fs::exists(file)) return read_tokenizer_json(file.string(), parse_file(file));
   require(fs::exists(meta), path.string(),
           ": holds neither tokenizer.json nor merges.txt with meta.json");
-  return read_merges(path.string(), read_file(path / "merges.txt"), parse_file(meta));
+  return read_merges(path.string(), read_file((path / "merges.txt").string(), kMaxFileBytes), parse_file(meta));
 }
 
 }  // namespace

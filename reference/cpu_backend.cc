@@ -31,15 +31,15 @@ class CpuBackend final : public Backend {
   void release(void* memory) noexcept override { std::free(memory); }
   void upload(const Tensor& to, const void* from) override {
     HYPIC_CHECK(to.contiguous());
-    std::memcpy(to.data, from, to.bytes());
+    move(to.data, from, to.bytes());
   }
   void download(void* to, const Tensor& from) override {
     HYPIC_CHECK(from.contiguous());
-    std::memcpy(to, from.data, from.bytes());
+    move(to, from.data, from.bytes());
   }
   void copy(const Tensor& to, const Tensor& from) override {
     HYPIC_CHECK(to.dtype == from.dtype && to.size() == from.size() && to.contiguous() && from.contiguous());
-    std::memmove(to.data, from.data, to.bytes());
+    move(to.data, from.data, to.bytes());
   }
   void fill_zero(const Tensor& tensor) override {
     HYPIC_CHECK(tensor.contiguous());
@@ -65,6 +65,10 @@ class CpuBackend final : public Backend {
   void argmax(const ArgmaxArgs& a) override { reference::argmax<T>(a); }
 
  private:
+  // An empty vector may have no address, which memmove would not take.
+  static void move(void* to, const void* from, size_t bytes) {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  }
   const ChainTable& table() const {
     HYPIC_CHECK(table_ != nullptr, "begin() comes first");
     return *table_;

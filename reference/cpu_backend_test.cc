@@ -39,7 +39,9 @@ TEST_P(CpuBackendTest, SaysWhatItIs) {
 TEST_P(CpuBackendTest, MemoryIsNaNAtFirst) {
   const Buffer buffer = fresh({3, 7});
   for (const double x : elements(buffer)) EXPECT_TRUE(std::isnan(x));
+#ifndef __SANITIZE_ADDRESS__  // which ends the process instead
   EXPECT_THROW(backend->allocate(size_t{1} << 60), Error);
+#endif
 }
 
 TEST_P(CpuBackendTest, MovesBytes) {
@@ -54,6 +56,8 @@ TEST_P(CpuBackendTest, MovesBytes) {
   backend->download(back.data(), b);
   EXPECT_EQ(back, (std::vector<int32_t>{1, 0, 0, 4}));
   backend->copy(nothing, a.tensor().rows(2, 2));
+  backend->upload(nothing, nullptr);
+  backend->download(nullptr, nothing);
   EXPECT_THROW(backend->copy(b, a.tensor().rows(0, 3)), InternalError);
   EXPECT_THROW(backend->copy(fresh({4}), a), InternalError);
   const Buffer matrix = fresh({2, 4});

@@ -713,8 +713,8 @@ class LawCheck {
 
   void operators_are_definition() {
     const TableLayer layer = layer_with_operators(inputs_);
-    add("operator of [0, T)", probe_error(0, dims_.T, layer.pool, 0));
-    add("operator of [h, T - t)", probe_error(h_, e_, layer.pool, 1));
+    add("operator of the whole", probe_error(0, dims_.T, layer.pool, 0));
+    add("operator of a middle span", probe_error(h_, e_, layer.pool, 1));
   }
 
   // The operator of [h, e) takes S_h of the recurrence to S_e.

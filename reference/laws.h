@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -44,7 +45,9 @@ struct Law {
   bool differs =
       false;  // the law says that two things are not the same: it holds when error > bound
 
-  bool holds() const { return !applies || (differs ? error > bound : error <= bound); }
+  bool holds() const {
+    return !applies || (differs ? std::isfinite(error) && error > bound : error <= bound);
+  }
 };
 
 // The implementation that the laws judge; by default reference/ops in float64.

@@ -152,14 +152,20 @@ std::size_t characters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; });
 }
 
+// Long names differ at their ends as often as at their starts: the middle goes.
 std::string shortened(std::string_view content, std::size_t limit) {
-  std::string clean = one_line(content);
-  if (characters(clean) <= limit) return clean;
-  std::size_t end = 0;
-  for (std::size_t seen = 0; end < clean.size(); ++end)
-    if ((clean[end] & 0xc0) != 0x80 && seen++ == limit - 1) break;
-  clean.resize(end);
-  return clean + "…";
+  const std::string clean = one_line(content);
+  const std::size_t count = characters(clean);
+  if (count <= limit) return clean;
+  const std::size_t head = limit / 2, tail = limit - head - 1;
+  std::size_t head_end = clean.size(), tail_begin = clean.size(), seen = 0;
+  for (std::size_t i = 0; i < clean.size(); ++i) {
+    if ((clean[i] & 0xc0) == 0x80) continue;
+    if (seen == head) head_end = i;
+    if (seen == count - tail) tail_begin = i;
+    ++seen;
+  }
+  return clean.substr(0, head_end) + "…" + clean.substr(tail_begin);
 }
 
 // Colour and shape tell series apart together: 8 × 5 combinations.

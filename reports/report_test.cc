@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "reports/chart.h"
 #include "reports/result_log.h"
 #include "reports/text.h"
@@ -357,7 +358,7 @@ TEST_F(Files, log_resumes_after_a_cut_line) {
     log.append(second);
   }
   const std::string path = dir_ + "/results.jsonl";
-  const std::string whole = read_file(path);
+  const std::string whole = read_file(path, kMaxReportBytes);
   put("results.jsonl", whole.substr(0, whole.size() - 20));
   {
     ResultLog log(dir_);
@@ -365,7 +366,7 @@ TEST_F(Files, log_resumes_after_a_cut_line) {
     EXPECT_EQ(log.finished()[0], first);
     log.append(second);
   }
-  EXPECT_EQ(read_file(path), whole);
+  EXPECT_EQ(read_file(path, kMaxReportBytes), whole);
   EXPECT_EQ(ResultLog(dir_).finished().size(), 2u);
 }
 
@@ -373,7 +374,7 @@ TEST_F(Files, log_refuses_a_broken_line_and_keeps_it) {
   const std::string text = to_json(result_of("a", Verdict::pass)) + "\n{\n";
   put("results.jsonl", text);
   EXPECT_TRUE(error_of([&] { ResultLog log(dir_); }).starts_with(dir_ + "/results.jsonl:2: "));
-  EXPECT_EQ(read_file(dir_ + "/results.jsonl"), text);
+  EXPECT_EQ(read_file(dir_ + "/results.jsonl", kMaxReportBytes), text);
 }
 
 TEST_F(Files, one_log_a_directory) {

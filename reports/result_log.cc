@@ -9,12 +9,13 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "reports/text.h"
 #include "reports/write.h"
 
 namespace hypic {
 
-ResultLog::ResultLog(const std::string& dir) : path_(dir + "/results.jsonl") {
+ResultLog::ResultLog(const std::string& dir, bool keep) : path_(dir + "/results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   require(!error, dir, ": cannot make the directory: ", error.message());
@@ -23,7 +24,8 @@ ResultLog::ResultLog(const std::string& dir) : path_(dir + "/results.jsonl") {
   try {
     require(::flock(file_, LOCK_EX | LOCK_NB) == 0, path_,
             ": another run writes here; wait for it or choose another directory");
-    const std::string text = read_file(path_);
+    require(keep || ::ftruncate(file_, 0) == 0, path_, ": cannot empty the file: ", std::strerror(errno));
+    const std::string text = read_file(path_, kMaxReportBytes);
     for (std::size_t line = 1, end; (end = text.find('\n', size_)) != std::string::npos; ++line) {
       finished_.push_back(result_from_json(std::string_view(text).substr(size_, end - size_),
                                            str(path_, ":", line)));

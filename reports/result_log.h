@@ -11,9 +11,10 @@ namespace hypic {
 // Owns dir/results.jsonl; a second log on the same directory is refused while this one lives.
 class ResultLog {
  public:
-  // Makes dir and the file if missing and reads what an earlier run finished. A last line without
-  // its line end was cut when that run died: it is dropped from the file. Throws Error.
-  explicit ResultLog(const std::string& dir);
+  // Makes dir and the file if missing and reads what an earlier run finished, or empties the file
+  // where that is not to be kept. A last line without its line end was cut when that run died: it
+  // is dropped from the file. Throws Error, also while another log lives in dir.
+  explicit ResultLog(const std::string& dir, bool keep = true);
   ~ResultLog();
   ResultLog(const ResultLog&) = delete;
   ResultLog& operator=(const ResultLog&) = delete;

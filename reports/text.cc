@@ -164,24 +164,6 @@ std::string one_line(std::string_view text, std::size_t limit) {
   return out.substr(0, end) + "…";
 }
 
-std::string read_file(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  require(std::filesystem::exists(status), path, ": no such file");
-  require(std::filesystem::is_regular_file(status), path, ": not a regular file");
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), path, ": cannot read: ", std::strerror(errno));
-  const auto size = std::filesystem::file_size(path, error);
-  require(!error, path, ": cannot read: ", error.message());
-  require(size <= kMaxReportBytes, path, ": too large: ", size, " bytes, at most ",
-          kMaxReportBytes);
-  std::string text(size, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  require(!in.bad(), path, ": cannot read: ", std::strerror(errno));
-  return text;
-}
-
 void write_file_atomically(const std::string& path, std::string_view text) {
   require(text.size() <= kMaxReportBytes, path, ": not written: ", text.size(), " bytes, at most ",
           kMaxReportBytes);

@@ -27,8 +27,6 @@ std::string escape_xml(std::string_view text);
 // Cleaned, on one line, cut to at most `limit` bytes (plus an ellipsis) between characters.
 std::string one_line(std::string_view text, std::size_t limit = kMaxReportBytes);
 
-// The whole regular file; throws Error on failure and beyond kMaxReportBytes.
-std::string read_file(const std::string& path);
 // Writes beside the path, then renames, so that a reader sees the old or the new file, never half
 // of one. Throws Error.
 void write_file_atomically(const std::string& path, std::string_view text);

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "reports/text.h"
 
 namespace hypic {
@@ -17,6 +18,6 @@ void write_report(const Report& report, const std::string& dir) {
   write_file_atomically(dir + "/junit.xml", to_junit(report));
 }
 
-Report read_report(const std::string& path) { return report_from_json(read_file(path), path); }
+Report read_report(const std::string& path) { return report_from_json(read_file(path, kMaxReportBytes), path); }
 
 }  // namespace hypic

@@ -11,6 +11,13 @@ int64_t pages_for(int64_t tokens, int32_t page_size) {
   return (tokens + page_size - 1) / page_size;
 }
 
+const EngineOptions& checked(const EngineOptions& options) {
+  const PoolSizes& pools = options.pools;
+  require(pools.page_size > 0 && options.max_rows > 0, "a page and a forward need at least one token");
+  require(pools.state_slots >= 0 && pools.operator_slots >= 0 && pools.pages >= 0, "pools cannot be negative");
+  return options;
+}
+
 }  // namespace
 
 struct Engine::Running {
@@ -57,7 +64,7 @@ class Engine::Batch {
 
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
-      options_(options),
+      options_(checked(options)),
       pools_(model.backend(), model.spec(), options.pools),
       pages_("K, V page", options.pools.pages),
       operators_("operator slot", options.pools.operator_slots),

@@ -24,20 +24,45 @@ expect 0 "gated_delta_net" families
 expect 0 '"relocatable": true' families --json
 expect 0 "qwen3.5-27b" models
 expect 0 '"parameters"' models --json
-expect 2 "cannot read the suite" run no/such.json --out "$out/a"
+expect 2 "no such file" run no/such.json --out "$out/a"
 expect 2 "time-budget" run suites/quick.json --time-budget x
-expect 2 "no case's name contains" run suites/quick.json --filter zzz --out "$out/a"
+expect 2 "must not be negative" run suites/quick.json --time-budget=-1
+expect 2 "no case's name contains" run suites/quick.json --filter zzz --dry-run
 expect 0 "naive addition" run suites/quick.json --dry-run
 echo '{"title": "t", "cases": [{"name": "a", "driver": "reuse", "parameters": {"model": "random:none"}}]}' >"$out/bad.json"
-expect 1 'unknown model "none"; known: qwen3.5-tiny' run "$out/bad.json" --out "$out/b"
-expect 1 "no such folder" run "$out/bad.json" --model "$out/none" --out "$out/b"
+expect 2 'unknown model "none"; known: qwen3.5-tiny' run "$out/bad.json" --out "$out/b"
+expect 2 'unknown model "none"' run "$out/bad.json" --dry-run
+expect 2 "no such folder" run "$out/bad.json" --model "$out/none" --out "$out/b"
+echo '{"title": "t", "cases": [{"name": "a", "driver": "addition", "expect": [{"tag": "measured.e5.256", "relation": "<", "value": 0}]}]}' >"$out/fails.json"
+expect 1 "FAIL" run "$out/fails.json" --out "$out/b"
 expect 1 "FAIL" report "$out/b"
 expect 0 "PASS" run suites/quick.json --filter addition --out "$out/c"
 expect 0 "naive addition on RetNet" report "$out/c"
 expect 0 "" report "$out/c/report.json" --out "$out/d"
 [ -s "$out/d/report.html" ] || { echo "report --out wrote no page" >&2; status=1; }
 expect 2 "no such file" report "$out/none.json"
-expect 0 "SKIP" run suites/quick.json --time-budget 0 --out "$out/e"
+expect 4 "UNDECIDED" run suites/quick.json --time-budget 0 --out "$out/e"
+expect 0 "0.1" --version
 expect 2 "does not exist" run suites/quick.json --filter "modes on text" --data "$out/none.jsonl" --out "$out/f"
+printf '{"pred": "The Long Island.", "answers": ["Long Island"]}\n{"pred": "no", "answers": ["yes"]}\n' >"$out/pred.jsonl"
+expect 0 'hotpotqa: F1 50.00 over 2 rows' score --dataset hotpotqa "$out/pred.jsonl"
+expect 0 '{"scores":[1.0,0.0],"mean":0.5,"interval":[0.0,1.0]}' score --dataset hotpotqa --json "$out/pred.jsonl"
+expect 2 'unknown dataset "trec"; known are hotpotqa, 2wikimqa' score --dataset trec "$out/pred.jsonl"
+expect 2 "none.jsonl: cannot be opened" score --dataset hotpotqa "$out/none.jsonl"
+printf '{"pred": "a", "answers": ["a"]}\n{"pred": 1, "answers": ["a"]}\n' >"$out/pred.jsonl"
+expect 2 'pred.jsonl:2: not {"pred": text' score --dataset hotpotqa "$out/pred.jsonl"
+printf 'one<<PIC_SEP>>two' >"$out/text"
+expect 0 '"key":"' tokenize --tokenizer datasets/tokenizer --json "$out/text"
+expect 0 '"segments":[{"tokens":' tokenize --tokenizer datasets/tokenizer --json --segments "$out/text"
+expect 2 "cannot be read; is it a folder?" tokenize --tokenizer datasets/tokenizer "$out"
+expect 2 "hypic:" tokenize --tokenizer "$out/none" "$out/text"
+for place in a,b b,a; do
+  echo "{\"timestamp\": 0, \"segments\": [{\"id\": \"${place%,*}\", \"tokens\": 10}, {\"id\": \"${place#*,}\", \"tokens\": 10}], \"output_tokens\": 1}"
+done >"$out/pic-trace.jsonl"
+expect 0 "50.0 %" trace "$out/pic-trace.jsonl" --budget 1 --budget 2.5 --admission first
+expect 0 '"hit_share": 0.5' trace --json "$out/pic-trace.jsonl"
+expect 2 "admission" trace "$out/pic-trace.jsonl" --admission third
+expect 2 "budget" trace "$out/pic-trace.jsonl" --budget -1
+expect 2 "pred.jsonl:1: no known trace" trace "$out/pred.jsonl"
 [ $status -eq 0 ] && echo "the program answers as documented"
 exit $status

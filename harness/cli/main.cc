@@ -6,12 +6,14 @@
 
 #include "core/check.h"
 #include "harness/cli/commands.h"
+#include "reports/text.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
       "hypic checks and measures position-independent caching for hybrid-attention language "
       "models."};
   app.require_subcommand(1);
+  app.set_version_flag("--version", HYPIC_VERSION);
   app.set_help_all_flag("--help-all", "Help of every command");
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += hypic::str(i ? " " : "", argv[i]);
@@ -20,16 +22,24 @@ int main(int argc, char** argv) {
   hypic::add_models(app, status);
   hypic::add_run(app, status, command_line);
   hypic::add_report(app, status);
+  hypic::add_score(app, status);
+  hypic::add_tokenize(app, status);
+  hypic::add_trace(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const hypic::Error& error) {
-    std::cerr << "hypic: " << error.what() << "\n";
+    std::cerr << "hypic: " << hypic::one_line(error.what()) << "\n";
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "hypic: internal error, please report it: " << error.what() << "\n";
     return 3;
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    std::cerr << "hypic: cannot write to standard output\n";
+    return 2;
   }
   return status;
 }

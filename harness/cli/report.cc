@@ -19,8 +19,12 @@ void add_report(CLI::App& app, int& status) {
   command->add_option("report", *path, "A report.json, or the folder of one")->required();
   command->add_option("--out", *out, "Folder for report.html, report.md, report.json, junit.xml");
   command->callback([path, out, &status] {
-    const bool folder = std::filesystem::is_directory(*path);
-    const Report report = read_report(folder ? *path + "/report.json" : *path);
+    std::error_code error;
+    const bool folder = std::filesystem::is_directory(*path, error);
+    const std::string file = folder ? *path + "/report.json" : *path;
+    require(!folder || std::filesystem::exists(file, error) || !std::filesystem::exists(*path + "/results.jsonl", error),
+            *path, ": no report yet, only results of an unfinished run; hypic run … --resume goes on with it");
+    const Report report = read_report(file);
     if (out->empty())
       std::cout << to_markdown(report);
     else

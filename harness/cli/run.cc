@@ -1,6 +1,9 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -11,6 +14,20 @@
 #include "harness/runner.h"
 
 namespace hypic {
+namespace {
+
+std::atomic<bool> stop_asked = false;
+
+// The first signal asks for an orderly end, with a report; the next one ends at once.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_asked = true; };
+  action.sa_flags = SA_RESETHAND;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
 
 void add_run(CLI::App& app, int& status, const std::string& command_line) {
   CLI::App* command = app.add_subcommand("run", "Run a suite and write its report");
@@ -29,30 +46,37 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
       ->check(CLI::ExistingFile);
   command->add_option("--model", settings.model,
                       "Model of every case: random:NAME[:SEED] or a folder");
-  command->add_option("--filter", settings.filter, "Only cases whose name contains this");
+  command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");
   command->add_flag("--resume", settings.resume,
-                    "Go on where an earlier run into the same folder stopped");
-  const CLI::Option* budget = command
-                                  ->add_option("--time-budget", options->time_budget,
-                                               "Seconds after which no case is begun")
-                                  ->check(CLI::NonNegativeNumber);
-  command->add_flag("--dry-run", options->dry_run, "Only list the cases");
+                    "Keep the finished cases of an earlier run into the same folder");
+  const CLI::Option* budget = command->add_option("--time-budget", options->time_budget,
+                                                  "Seconds after which no case is begun");
+  command->add_flag("--dry-run", options->dry_run, "Check the cases, their models and data, and list them");
   command->callback([options, budget, &status] {
     RunSettings& settings = options->settings;
     const Suite suite = load_suite(asset(options->suite));
     if (options->dry_run) {
-      for (const SuiteCase& suite_case : suite.cases)
-        std::cout << suite_case.name << "  (" << suite_case.driver << ", "
-                  << suite_case.expectations.size() << " expectations)\n";
+      for (const PreparedCase& prepared : prepare_suite(suite, settings))
+        std::cout << prepared.suite_case->name << ": driver " << prepared.suite_case->driver
+                  << ", expectations: " << prepared.suite_case->expectations.size() << "\n";
       return;
     }
+    require(options->time_budget >= 0, "--time-budget: must not be negative");
     if (*budget) settings.time_budget = options->time_budget;
     if (settings.out.empty())
       settings.out = "out/" + std::filesystem::path(options->suite).stem().string();
     settings.log = &std::cout;
     settings.terminal = isatty(STDOUT_FILENO);
+    settings.stop = &stop_asked;
+    stop_on_signals();
     const Report report = run_suite(suite, settings);
-    std::cout << to_string(overall(report)) << ": report in " << settings.out << "/report.html\n";
+    const auto unfinished = std::count_if(report.results.begin(), report.results.end(), [](const Result& r) {
+      return r.verdict == Verdict::undecided;
+    });
+    std::cout << to_string(overall(report)) << ": ";
+    if (unfinished > 0)
+      std::cout << unfinished << " of " << report.results.size() << " cases not finished, --resume goes on; ";
+    std::cout << "report in " << settings.out << "/report.html\n";
     status = exit_code(report);
   });
 }

@@ -6,16 +6,10 @@
 
 namespace hypic {
 
-// RetNet, two segments of L tokens, γ = 1 − 2^−e: the error of adding the states that each leaves
-// from zero. Parameters: exponents ([5, 7, 10]), lengths ([256, 512, 1024]). Values: measured.eE.L,
-// difference.eE.L from the closed form 1 − γ^L.
-Result run_addition(const SuiteCase& suite_case, const std::string& where,
-                    const DriverContext& context) {
-  Parameters parameters(suite_case.parameters, where + ".parameters");
-  const auto exponents = parameters.integers("exponents", {5, 7, 10}, 1, 40);
-  const auto lengths = parameters.integers("lengths", {256, 512, 1024}, 1, 65536);
-  parameters.refuse_others();
+namespace {
 
+Result run(const std::vector<int64_t>& exponents, const std::vector<int64_t>& lengths,
+           const ProgressFn& progress) {
   Result result;
   result.verdict = Verdict::pass;
   Table table{"‖S_add − S‖ / ‖S₁‖ of RetNet over two segments", {"γ"}, {}};
@@ -26,7 +20,7 @@ Result run_addition(const SuiteCase& suite_case, const std::string& where,
   chart.y_label = "relative error";
   for (size_t i = 0; i < exponents.size(); ++i) {
     const int64_t e = exponents[i];
-    context.progress(static_cast<double>(i) / exponents.size(), str("γ = 1 − 2^−", e));
+    progress(static_cast<double>(i) / exponents.size(), str("γ = 1 − 2^−", e));
     const double gamma = 1 - std::exp2(-static_cast<double>(e));
     std::vector<Cell> row = {str("1 − 2^−", e)};
     Series series{str("γ = 1 − 2^−", e), {}, {}};
@@ -46,6 +40,20 @@ Result run_addition(const SuiteCase& suite_case, const std::string& where,
   result.tables.push_back(std::move(table));
   result.charts.push_back(std::move(chart));
   return result;
+}
+
+}  // namespace
+
+// RetNet, two segments of L tokens, γ = 1 − 2^−e: the error of adding the states that each leaves from zero,
+// relative to the first segment's state.
+// Parameters: exponents ([5, 7, 10]), lengths ([256, 512, 1024]).
+// Values: measured.eE.L, difference.eE.L from the closed form 1 − γ^L.
+Work prepare_addition(const SuiteCase& suite_case, const std::string& where, const DriverContext&) {
+  Parameters parameters(suite_case.parameters, where + ".parameters");
+  const auto exponents = parameters.integers("exponents", {5, 7, 10}, 1, 40);
+  const auto lengths = parameters.integers("lengths", {256, 512, 1024}, 1, 65536);
+  parameters.refuse_others();
+  return [=](const ProgressFn& progress) { return run(exponents, lengths, progress); };
 }
 
 }  // namespace hypic

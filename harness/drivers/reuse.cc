@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <memory>
 
 #include "core/check.h"
 #include "harness/backends.h"
@@ -14,7 +16,8 @@ namespace {
 // Sums over rows of one mode.
 struct ModeSums {
   double kl = 0, worst_kl = 0, top1 = 0;
-  int64_t computed = 0, total = 0;
+  int64_t jumps = 0;
+  int64_t computed = 0, reordered = 0, total = 0;  // rows, of a warm run and of one in another order
   std::vector<double> operator_error, drift, state_error;  // by layer; the largest, the means
 };
 
@@ -43,10 +46,16 @@ EngineOptions options_for(const std::vector<TokenPrompt>& prompts) {
   return options;
 }
 
+double norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
 class ReuseRun {
  public:
   ReuseRun(const SuiteCase& suite_case, const std::string& where, const DriverContext& context)
-      : context_(context) {
+      : data_(context.data) {
     Parameters parameters(suite_case.parameters, where + ".parameters");
     const std::string in_suite = parameters.text("model", "random:qwen3.5-tiny");
     model_name_ = context.model.empty() ? in_suite : context.model;
@@ -56,16 +65,30 @@ class ReuseRun {
     limits_.tokens = parameters.integer("tokens", 128, 1, 1 << 20);
     std::vector<std::string> all;
     for (const Mode& mode : modes()) all.push_back(mode.name);
-    for (const std::string& name : parameters.texts("modes", all))
+    for (const std::string& name : parameters.texts("modes", all)) {
       modes_.push_back(mode_named(name));
+      require(std::count_if(modes_.begin(), modes_.end(), [&](const Mode& m) { return m.name == name; }) == 1,
+              where, ".parameters.modes: \"", name, "\" appears twice");
+    }
     parameters.refuse_others();
+    make_backend(backend_name_);
+    const ModelSpec spec = spec_of(model_name_);
+    prompts_ = load_prompts(data_, tokenizer_for(model_name_), limits_);
+    for (const TokenPrompt& prompt : prompts_) {
+      require(prompt.segments.size() >= 3, prompt.id, ": has no passages; a row needs \"Passage 1:\" in its context");
+      require(token_count(prompt) < spec.max_positions, prompt.id, ": ", token_count(prompt),
+              " tokens exceed the model's ", spec.max_positions, " positions; ask for fewer passages or tokens");
+      for (const auto& segment : prompt.segments)
+        for (const int32_t token : segment)
+          require(token < spec.vocabulary, prompt.id, ": token ", token, " is outside the model's vocabulary of ",
+                  spec.vocabulary, "; the tokenizer does not belong to it");
+    }
   }
 
-  Result run() {
+  Result run(const ProgressFn& progress) const {
     const auto backend = make_backend(backend_name_);
     const Model model = Model::open(*backend, model_name_);
-    const auto prompts = load_prompts(context_.data, tokenizer_for(model_name_), limits_);
-    Engine engine(model, options_for(prompts));
+    Engine engine(model, options_for(prompts_));
     const int layers = model.spec().layer_count();
     std::vector<ModeSums> sums(modes_.size());
     for (ModeSums& s : sums) {
@@ -73,24 +96,32 @@ class ReuseRun {
       s.drift.assign(layers, 0);
       s.state_error.assign(layers, 0);
     }
-    int64_t tokens = 0, done = 0;
-    const double steps = static_cast<double>(prompts.size() * (modes_.size() + 1));
-    for (const TokenPrompt& prompt : prompts) {
-      tokens += token_count(prompt);
-      context_.progress(done++ / steps, prompt.id + ", full recompute");
+    double done = 0;
+    const double steps = static_cast<double>(prompts_.size() * (modes_.size() + 1));
+    for (const TokenPrompt& prompt : prompts_) {
+      progress(done++ / steps, prompt.id + ", full recompute");
       const Response full =
           engine.run({{prompt.segments, 1}}, mode_named("full"), {.keep_state = true}).responses[0];
+      for (const double logit : full.logits)
+        require(std::isfinite(logit), prompt.id, ": full recompute gives logits that are not finite; "
+                "are the weights of ", model_name_, " sound?");
+      for (int l = 0; l < layers; ++l)
+        require(model.spec().layers[l] != LayerKind::linear || norm(full.state_before_question[l]) > 0,
+                prompt.id, ": full recompute leaves a zero state in layer ", l, "; nothing can be measured on it");
       for (size_t m = 0; m < modes_.size(); ++m) {
-        context_.progress(done++ / steps, prompt.id + ", " + modes_[m].name);
+        progress(done++ / steps, prompt.id + ", " + modes_[m].name);
         measure(model, engine, prompt, full, modes_[m], sums[m]);
       }
     }
-    return report(model, prompts, tokens, sums);
+    for (size_t m = 0; m < modes_.size(); ++m)
+      require(modes_[m].reuse != Reuse::segments || sums[m].jumps > 0, "mode ", modes_[m].name,
+              " reused nothing: no segment is longer than its seams");
+    return report(model, sums);
   }
 
  private:
   void measure(const Model& model, Engine& engine, const TokenPrompt& prompt, const Response& full,
-               const Mode& mode, ModeSums& sums) {
+               const Mode& mode, ModeSums& sums) const {
     InputRecorder inputs;
     if (mode.reuse == Reuse::prefix) {  // a cold prefix cache is full recompute: fill it first
       engine.run({{prompt.segments, 1}}, mode);
@@ -100,8 +131,9 @@ class ReuseRun {
     const Response& response = run.responses[0];
     const double kl = kl_divergence(full.logits, response.logits);
     sums.kl += kl;
-    sums.worst_kl = std::max(sums.worst_kl, kl);
-    sums.top1 += argmax(full.logits) == argmax(response.logits);
+    sums.worst_kl = worse(sums.worst_kl, kl);
+    sums.top1 += argmax(response.logits) == argmax(full.logits);  // −1 agrees with no finite logits
+    sums.jumps += run.counters.jumps;
     sums.computed += run.counters.seam + run.counters.context;
     sums.total += token_count(prompt);
     for (int l = 0; l < model.spec().layer_count(); ++l) {
@@ -111,39 +143,45 @@ class ReuseRun {
       if (mode.reuse != Reuse::segments) continue;
       HYPIC_CHECK(run.tables.size() == 1);
       const std::vector<double> replayed = replayed_state(model.spec(), run.tables[0], inputs, l);
-      sums.operator_error[l] = std::max(sums.operator_error[l], relative_error(state, replayed));
+      sums.operator_error[l] = worse(sums.operator_error[l], relative_error(state, replayed));
       sums.drift[l] += relative_error(replayed, full.state_before_question[l]);
     }
+    TokenPrompt moved = prompt;  // the same passages, the last one first
+    std::reverse(moved.segments.begin() + 1, moved.segments.end() - 1);
+    sums.reordered += engine.run({{moved.segments, 1}}, mode).counters.computed();
     engine.flush();
     engine.check_integrity();
   }
 
-  Result report(const Model& model, const std::vector<TokenPrompt>& prompts, int64_t tokens,
-                const std::vector<ModeSums>& sums) {
-    const double n = static_cast<double>(prompts.size());
+  Result report(const Model& model, const std::vector<ModeSums>& sums) const {
+    const double n = static_cast<double>(prompts_.size());
+    int64_t tokens = 0;
+    for (const TokenPrompt& prompt : prompts_) tokens += token_count(prompt);
     const int layers = model.spec().layer_count();
     Result result;
     result.verdict = Verdict::pass;
     Table table{"Modes against full recompute",
                 {"mode", "KL (nats)", "worst KL", "top-1 agreement", "operator error",
-                 "context drift", "state error, first layer", "recomputed when warm"},
+                 "context drift", "state error, first layer", "recomputed, same order",
+                 "recomputed, other order"},
                 {}};
     Chart kl{.title = "KL of the first token from full recompute",
-             .y_label = "nats",
+             .y_label = "KL, nats (log scale)",
              .log_y = true,
              .kind = ChartKind::dot,
              .series = {{"KL", {}, {}}}};
     Chart drift{.title = "Context drift by layer",
-                .x_label = "layer",
-                .y_label = "relative error of the state"};
+                .x_label = "linear-attention layer",
+                .y_label = "relative error, mean"};
     Chart error{.title = "Operator error by layer",
-                .x_label = "layer",
-                .y_label = "relative error of the state",
+                .x_label = "linear-attention layer",
+                .y_label = "relative error (log)",
                 .log_y = true};
     for (size_t m = 0; m < modes_.size(); ++m) {
       const std::string& mode = modes_[m].name;
       const bool segments = modes_[m].reuse == Reuse::segments;
       result.values.push_back({"kl." + mode, sums[m].kl / n, "nats"});
+      result.values.push_back({"kl_worst." + mode, sums[m].worst_kl, "nats"});
       result.values.push_back({"top1." + mode, sums[m].top1 / n, "share"});
       Series drift_line{mode, {}, {}}, error_line{mode, {}, {}};
       double worst = 0, drift_sum = 0, first_layer = 0;
@@ -154,7 +192,7 @@ class ReuseRun {
         result.values.push_back(
             {str("state.", mode, ".", layer_tag(l)), sums[m].state_error[l] / n, "relative"});
         if (!segments) continue;
-        worst = std::max(worst, sums[m].operator_error[l]);
+        worst = worse(worst, sums[m].operator_error[l]);
         drift_sum += sums[m].drift[l] / n;
         result.values.push_back(
             {str("operator.", mode, ".", layer_tag(l)), sums[m].operator_error[l], "relative"});
@@ -165,15 +203,18 @@ class ReuseRun {
         error_line.x.push_back(l);
         error_line.y.push_back(sums[m].operator_error[l]);
       }
-      const double share =
-          static_cast<double>(sums[m].computed) / static_cast<double>(sums[m].total);
-      result.values.push_back({"computed." + mode, share, "share"});
+      const double total = static_cast<double>(sums[m].total);
+      const double same = static_cast<double>(sums[m].computed) / total;
+      const double other = static_cast<double>(sums[m].reordered) / total;
+      result.values.push_back({"computed." + mode, same, "share"});
+      result.values.push_back({"computed_reordered." + mode, other, "share"});
       table.rows.push_back(
           {mode, Cell(sums[m].kl / n), Cell(sums[m].worst_kl),
-           Cell(sums[m].top1 / n, Format::percent, 0),
+           str(sums[m].top1, " of ", prompts_.size()),
            segments ? Cell(worst, Format::scientific) : Cell("–"),
            segments && linear ? Cell(drift_sum / linear, Format::fixed, 3) : Cell("–"),
-           Cell(first_layer, Format::scientific), Cell(share, Format::percent, 0)});
+           Cell(first_layer, Format::scientific), Cell(same, Format::percent, 0),
+           Cell(other, Format::percent, 0)});
       kl.categories.push_back(mode);
       kl.series[0].y.push_back(sums[m].kl / n);
       if (segments) {
@@ -184,33 +225,37 @@ class ReuseRun {
     result.tables.push_back(std::move(table));
     result.charts = {std::move(kl), std::move(drift), std::move(error)};
     result.note = str(
-        model.spec().name, " on ", backend_name_, ", ", prompts.size(), " rows of ",
-        context_.data.empty() ? "the project's own text" : context_.data, ", ", tokens,
+        model.spec().name, " on ", backend_name_, ", ", prompts_.size(), " of ", limits_.rows,
+        " rows asked for, from ", data_.empty() ? "the project's own text" : data_, ", ", tokens,
         " tokens; at most ", limits_.passages, " passages of ", limits_.tokens,
-        " tokens a row. Operator error: the composed state against a float64 recurrence over the "
-        "inputs that the residues were made from, the largest over rows. Context drift: that "
-        "recurrence against full recompute. State error: both together. Means over rows; states "
-        "are "
-        "those before the question.");
+        " tokens a row. KL: of the first token's distribution, in nats, mean over rows. "
+        "Operator error: the state before the question against a float64 recurrence over the inputs "
+        "that the cached residues were made from, the largest over layers and rows. Context drift: "
+        "that recurrence against full recompute, mean over layers and rows. State error: both "
+        "together, mean over rows, first linear layer. Recomputed: the share of the prompt's tokens "
+        "that run through the model when all segments, for prefix this very prompt, have been seen; "
+        "in another order: the same passages reversed.");
     if (model_name_.starts_with("random:"))
       result.note += " Weights are random: orders of modes are shown, not asserted.";
     return result;
   }
 
-  const DriverContext& context_;
+  const std::string data_;
   std::string model_name_, backend_name_;
   PromptLimits limits_;
   std::vector<Mode> modes_;
+  std::vector<TokenPrompt> prompts_;
 };
 
 }  // namespace
 
-// Parameters: model, backend, rows, passages, tokens, modes.
-// Values by mode: kl, top1, computed (share of rows in full context); by mode and linear layer:
-// operator, drift, state.
-Result run_reuse(const SuiteCase& suite_case, const std::string& where,
-                 const DriverContext& context) {
-  return ReuseRun(suite_case, where, context).run();
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), rows (1), passages (8), tokens (128), modes (all).
+// Values by mode: kl, kl_worst, top1, computed and computed_reordered (shares of the prompt); by mode and
+// linear layer: operator (largest over rows), drift, state (means).
+Work prepare_reuse(const SuiteCase& suite_case, const std::string& where,
+                   const DriverContext& context) {
+  const auto run = std::make_shared<const ReuseRun>(suite_case, where, context);
+  return [run](const ProgressFn& progress) { return run->run(progress); };
 }
 
 }  // namespace hypic

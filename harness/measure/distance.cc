@@ -36,7 +36,10 @@ double kl_divergence(const std::vector<double>& x, const std::vector<double>& y)
   return divergence;
 }
 
+double worse(double a, double b) { return std::isnan(a) || b <= a ? a : b; }
+
 int argmax(const std::vector<double>& x) {
+  if (std::any_of(x.begin(), x.end(), [](double v) { return std::isnan(v); })) return -1;
   return static_cast<int>(std::max_element(x.begin(), x.end()) - x.begin());
 }
 

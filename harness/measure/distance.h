@@ -11,7 +11,10 @@ double relative_error(const std::vector<double>& x, const std::vector<double>& y
 // Kullback-Leibler divergence in nats of softmax(y) from softmax(x): Σ p_x (log p_x − log p_y).
 double kl_divergence(const std::vector<double>& x_logits, const std::vector<double>& y_logits);
 
-// The index of the largest; the lowest wins a tie.
+// The larger; NaN where either is, so that no error hides behind a comparison.
+double worse(double a, double b);
+
+// The index of the largest; the lowest wins a tie. −1 where one is NaN.
 int argmax(const std::vector<double>& x);
 
 }  // namespace hypic

@@ -19,6 +19,8 @@ TEST(Distance, OfLogits) {
   EXPECT_NEAR(kl_divergence({0, 0}, {std::log(3.0), 0}),
               0.5 * std::log(2.0 / 3) + 0.5 * std::log(2.0), 1e-14);
   EXPECT_EQ(argmax({1, 3, 3}), 1);
+  EXPECT_EQ(worse(1, 2), 2);
+  EXPECT_TRUE(std::isnan(worse(1, NAN)) && std::isnan(worse(NAN, 1)));
   EXPECT_EQ(relative_error({3, 4}, {0, 0}), 5);
   EXPECT_NEAR(relative_error({1, 1}, {1, 2}), 1 / std::sqrt(5), 1e-15);
 }

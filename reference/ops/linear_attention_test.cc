@@ -236,6 +236,25 @@ TEST_P(LinearAttentionTest, ChainsOfABatchAreThoseAlone) {
   check_batch<double>(GetParam());
 }
 
+// Forwards large enough for threads, against forwards that are not.
+TEST(LinearAttention, ThreadsChangeNoBits) {
+  Layer<float> whole(kCells[5], 2400), parts(kCells[5], 2400);
+  ChainTable table;
+  add_chain(table, {.level = 0, .state = 0}, {step(1000, 0)});
+  add_chain(table, {.level = 0, .state = 1}, {step(1000, 1)});
+  add_chain(table, {.level = 1, .state = 2}, {jump(0, 1000), jump(1, 1000), step(400)});
+  whole.run(table);
+  for (const int chain : {0, 1})
+    for (int row = 0; row < 1000; row += 250)
+      parts.run(one_chain({.state = chain, .fresh = row == 0}, {step(250, chain, row)}),
+                1000 * chain + row);
+  parts.run(one_chain({.state = 2}, {jump(0, 1000), jump(1, 1000), step(400)}), 2000);
+  EXPECT_TRUE(finite(whole.o));
+  EXPECT_EQ(parts.out(0, 2400), whole.out(0, 2400));
+  for (const int s : {0, 1, 2}) EXPECT_EQ(parts.slot(s), whole.slot(s));
+  for (const int op : {0, 1}) EXPECT_EQ(parts.parts(op), whole.parts(op));
+}
+
 // Rows of q, k, v that are columns of a wider tensor.
 TEST(LinearAttention, InputsMayBeStrided) {
   Layer<double> layer(kCells[5], 6), wide(kCells[5], 6);

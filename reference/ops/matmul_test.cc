@@ -81,6 +81,18 @@ TEST(Matmul, ARowHasTheSameBitsInAnyBatch) {
   check_batches<double>();
 }
 
+// Large enough for threads, against a row that is not.
+TEST(Matmul, ThreadsChangeNoBits) {
+  const Owned<float> x = random<float>({40, 64}, 1), w = random<float>({101, 64}, 2),
+                     out({40, 101});
+  matmul<float>({x, w, out});
+  for (int64_t r = 0; r < 40; ++r) {
+    const Owned<float> alone({1, 101});
+    matmul<float>({x.tensor.rows(r, r + 1), w, alone});
+    ASSERT_EQ(elements(alone), elements(out.tensor.rows(r, r + 1))) << r;
+  }
+}
+
 TEST(Matmul, WritesNothingBesideItsColumns) {
   Wide<float> out(4, 6, 3, 1);
   const std::vector<double> before = elements(out.memory.tensor.columns(6, 9));
