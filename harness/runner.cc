@@ -95,7 +95,7 @@ std::string cut(const std::string& text, int columns) {
 class Progress {
  public:
   Progress(const RunSettings& settings, size_t index, size_t count, const std::string& name)
-      : settings_(settings), head_(str("[", index + 1, "/", count, "] ", name)) {}
+      : settings_(settings), head_(str("[", index + 1, "/", count, "] ")), name_(name) {}
   void operator()(double share, const std::string& what) {
     if (settings_.stop && *settings_.stop) throw Interrupted();
     const auto now = std::chrono::steady_clock::now();
@@ -103,7 +103,7 @@ class Progress {
     last_ = now;
     char percent[8];
     std::snprintf(percent, sizeof(percent), "%3.0f%%", 100 * share);
-    *settings_.log << "\r\033[K" << cut(one_line(str(head_, "  ", percent, "  ", what)), terminal_width() - 1)
+    *settings_.log << "\r\033[K" << cut(one_line(str(head_, percent, "  ", name_, ": ", what)), terminal_width() - 1)
                    << std::flush;
   }
   void clear() const {
@@ -112,7 +112,7 @@ class Progress {
 
  private:
   const RunSettings& settings_;
-  const std::string head_;
+  const std::string head_, name_;
   std::chrono::steady_clock::time_point last_{};
 };
 

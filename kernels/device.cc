@@ -12,7 +12,9 @@ std::vector<GpuInfo> gpus(std::string* why_none) {
   int count = 0, driver = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    *why_none = cudaGetErrorString(error);
+    *why_none = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice
+                    ? "no GPU, or no driver for one"
+                    : cudaGetErrorString(error);
     return found;
   }
   cudaDriverGetVersion(&driver);
