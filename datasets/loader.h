@@ -33,7 +33,4 @@ struct Item {
 // that cannot be read, holds no row, or more than 4 GiB of text.
 std::vector<Item> load_dataset(const std::string& path, const std::string& name = "");
 
-// The older name of load_dataset(path).
-inline std::vector<Item> load_longbench(const std::string& path) { return load_dataset(path); }
-
 }  // namespace hypic

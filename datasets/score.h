@@ -19,7 +19,7 @@ double qa_f1(std::string_view prediction, std::string_view answer);
 // common subsequences, as sets of words; in [0, 1), 0.999999995 for equal texts. Sentences end at
 // ".", case counts, nothing is stemmed. As LongBench: 0 where a text has no sentence, and where a
 // pair of sentences is so long that rouge's recursion passes Python's limit of 1000 frames, 9 of
-// which are LongBench's and rouge's own (measured with its eval.py on Python 3.11).
+// which are LongBench's and rouge's own (measured with a stand-in for its eval.py at the same call depth on Python 3.11).
 double rouge_l(std::string_view prediction, std::string_view reference);
 
 // What LongBench gives `prediction`, between 0 and 1: the best over `answers`, 0 without any.

@@ -42,7 +42,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
   settings.command_line = command_line;
   command->add_option("suite", options->suite, "A suite, such as suites/quick.json")->required();
   command->add_option("--out", settings.out, "Folder of the report (default out/NAME)");
-  command->add_option("--data", settings.data, "LongBench file in place of the project's own text")
+  command->add_option("--data", settings.data, "Dataset file in place of the project's own text")
       ->check(CLI::ExistingFile);
   command->add_option("--model", settings.model,
                       "Model of every case: random:NAME[:SEED] or a folder");

@@ -75,7 +75,7 @@ class ReuseRun {
     const ModelSpec spec = spec_of(model_name_);
     prompts_ = load_prompts(data_, tokenizer_for(model_name_), limits_);
     for (const TokenPrompt& prompt : prompts_) {
-      require(prompt.segments.size() >= 3, prompt.id, ": has no passages; a row needs \"Passage 1:\" in its context");
+      require(prompt.segments.size() >= 3, prompt.id, ": its context has no segments");
       require(token_count(prompt) < spec.max_positions, prompt.id, ": ", token_count(prompt),
               " tokens exceed the model's ", spec.max_positions, " positions; ask for fewer passages or tokens");
       for (const auto& segment : prompt.segments)

@@ -12,7 +12,7 @@ std::string own_text() { return asset("datasets/text/passages.jsonl"); }
 
 std::vector<TokenPrompt> load_prompts(const std::string& data, const Tokenizer& tokenizer,
                                       const PromptLimits& limits) {
-  const std::vector<Item> items = load_longbench(data.empty() ? own_text() : data);
+  const std::vector<Item> items = load_dataset(data.empty() ? own_text() : data);
   std::vector<TokenPrompt> prompts;
   for (const Item& item : items) {
     if (static_cast<int64_t>(prompts.size()) == limits.rows) break;

@@ -19,7 +19,7 @@ struct TokenPrompt {
   std::vector<std::vector<int32_t>> segments;  // instruction, passages, question
 };
 
-// From `data`, a LongBench file; where it is empty, from the project's own text.
+// From `data`, a file that load_dataset reads; where it is empty, from the project's own text.
 std::vector<TokenPrompt> load_prompts(const std::string& data, const Tokenizer& tokenizer,
                                       const PromptLimits& limits);
 
