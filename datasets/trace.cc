@@ -223,7 +223,7 @@ void read_json(RowReader& rows, const std::string& token_lengths, Builder& build
         trace.format = *kind == Kind::pic        ? "pic-trace"
                        : *kind == Kind::ragpulse ? "RAGPulse"
                                                  : "Mooncake";
-        trace.reuse = *kind == Kind::mooncake ? Reuse::prefix : Reuse::independent;
+        trace.reuse = *kind == Kind::mooncake ? TraceReuse::prefix : TraceReuse::independent;
         if (*kind == Kind::ragpulse) ragpulse_lengths = read_token_lengths(token_lengths);
       }
       builder.add(*kind == Kind::pic        ? read_pic_row(row, builder, pic_lengths)
@@ -312,7 +312,7 @@ Trace load_trace(const std::string& path, const std::string& token_lengths) {
   RowReader rows(path);
   if (rows.starts_with(kAzureHeader)) {
     trace.format = "Azure";
-    trace.reuse = Reuse::none;
+    trace.reuse = TraceReuse::none;
     read_azure(rows, builder);
   } else {
     const auto beside = std::filesystem::path(path).parent_path() / "ragpulse_token_lengths.csv";

@@ -10,7 +10,7 @@ namespace hypic {
 
 // What a trace can tell of reuse: Azure's has lengths only; in Mooncake's a block's id stands for
 // all that comes before it too, so that another place makes it another block.
-enum class Reuse { none, prefix, independent };
+enum class TraceReuse { none, prefix, independent };
 
 struct TraceSegment {
   uint32_t id;  // equal for equal segments; below Trace::distinct
@@ -25,7 +25,7 @@ struct TraceRequest {
 
 struct Trace {
   const char* format;
-  Reuse reuse;
+  TraceReuse reuse;
   std::vector<TraceRequest> requests;  // by timestamp
   uint32_t distinct = 0;
 };

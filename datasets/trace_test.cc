@@ -28,7 +28,7 @@ std::string load_error(const std::string& text, const std::string& lengths = "ha
 
 // A trace of requests written as strings: a letter is a segment of 10 tokens.
 Trace trace_of(const std::vector<std::string>& requests) {
-  Trace trace{"test", Reuse::independent, {}, 256};
+  Trace trace{"test", TraceReuse::independent, {}, 256};
   for (const std::string& request : requests) {
     TraceRequest& out = trace.requests.emplace_back();
     for (const char c : request) out.segments.push_back({uint8_t(c), 10});
@@ -120,7 +120,7 @@ TEST(LoadTrace, ReadsItsOwnFormatSortedByTime) {
 {"timestamp": 2, "segments": [], "output_tokens": 0}
 )"));
   EXPECT_STREQ(trace.format, "pic-trace");
-  EXPECT_EQ(trace.reuse, Reuse::independent);
+  EXPECT_EQ(trace.reuse, TraceReuse::independent);
   EXPECT_EQ(trace.distinct, 2);
   ASSERT_EQ(trace.requests.size(), 3);
   EXPECT_EQ(trace.requests[0].timestamp, 0);
@@ -150,7 +150,7 @@ TEST(LoadTrace, ReadsMooncakeAndAzure) {
       write("mooncake.jsonl",
             R"({"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [3, 9]})"));
   EXPECT_STREQ(mooncake.format, "Mooncake");
-  EXPECT_EQ(mooncake.reuse, Reuse::prefix);
+  EXPECT_EQ(mooncake.reuse, TraceReuse::prefix);
   EXPECT_EQ(mooncake.requests[0].timestamp, 1.5);
   EXPECT_EQ(mooncake.requests[0].segments[1].tokens, 88);
   const Trace azure = load_trace(write("azure.csv",
@@ -158,7 +158,7 @@ TEST(LoadTrace, ReadsMooncakeAndAzure) {
                                        "2023-12-31 23:59:59.5000000,4808,10\n"
                                        "2024-01-01 00:00:01.250000+00:00,3180,8\r\n"));
   EXPECT_STREQ(azure.format, "Azure");
-  EXPECT_EQ(azure.reuse, Reuse::none);
+  EXPECT_EQ(azure.reuse, TraceReuse::none);
   EXPECT_EQ(azure.distinct, 2);
   EXPECT_EQ(azure.requests[0].timestamp, 0);
   EXPECT_NEAR(azure.requests[1].timestamp, 1.75, 1e-6);

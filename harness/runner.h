@@ -26,12 +26,12 @@ struct RunSettings {
   const std::atomic<bool>* stop = nullptr;  // set by a signal: what is unfinished becomes UNDECIDED
 };
 
-// The cases that `filter` names, each prepared: bad parameters, models and data are found before anything runs.
-// Error: no case matches, or one cannot be prepared.
 struct PreparedCase {
   const SuiteCase* suite_case;
   Work work;
 };
+// The cases that `filter` names, each prepared: bad parameters, models and data are found before anything runs.
+// Error: no case matches, or one cannot be prepared.
 std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings);
 
 // Error as of prepare_suite, and where `out` cannot be written or belongs to another run.

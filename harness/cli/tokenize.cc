@@ -8,12 +8,12 @@
 #include "core/check.h"
 #include "core/sha256.h"
 #include "harness/cli/commands.h"
+#include "models/text_segments.h"
 #include "models/tokenizer.h"
 
 namespace hypic {
 namespace {
 
-constexpr std::string_view kSeparator = "<<PIC_SEP>>";
 constexpr size_t kMaxBytes = size_t{256} << 20;  // what Tokenizer::encode takes
 
 std::string read_text(const std::string& path) {
@@ -34,8 +34,8 @@ std::string read_text(const std::string& path) {
 // The pieces between separators, which belong to none.
 std::vector<std::string_view> split(std::string_view text) {
   std::vector<std::string_view> pieces;
-  for (size_t end; (end = text.find(kSeparator)) != text.npos;
-       text.remove_prefix(end + kSeparator.size()))
+  for (size_t end; (end = text.find(kSegmentSeparator)) != text.npos;
+       text.remove_prefix(end + kSegmentSeparator.size()))
     pieces.push_back(text.substr(0, end));
   pieces.push_back(text);
   return pieces;

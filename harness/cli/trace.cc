@@ -55,8 +55,8 @@ void print_json(const Trace& trace, const TraceSize& size, const std::vector<Row
     nlohmann::ordered_json one = {
         {"budget_gib", nullptr}, {"prefix", nullptr}, {"independent", nullptr}};
     if (row.gib) one["budget_gib"] = *row.gib;
-    if (trace.reuse != Reuse::none) one["prefix"] = to_json(row.prefix, size);
-    if (trace.reuse == Reuse::independent) one["independent"] = to_json(row.independent, size);
+    if (trace.reuse != TraceReuse::none) one["prefix"] = to_json(row.prefix, size);
+    if (trace.reuse == TraceReuse::independent) one["independent"] = to_json(row.independent, size);
     out["reuse"].push_back(one);
   }
   std::cout << out.dump(2) << "\n";
@@ -69,7 +69,7 @@ void print_table(const Trace& trace, const TraceSize& size, const std::vector<Ro
             << std::setprecision(1) << hours << " h, " << size.input_tokens << " prompt tokens in "
             << size.segments << " segments (" << trace.distinct << " distinct), "
             << size.output_tokens << " output tokens\n";
-  if (trace.reuse == Reuse::none) {
+  if (trace.reuse == TraceReuse::none) {
     std::cout << "It names no segments, so it cannot show reuse.\n";
     return;
   }
@@ -92,12 +92,12 @@ void print_table(const Trace& trace, const TraceSize& size, const std::vector<Ro
   };
   row("budget", "prefix", "holds", "independent", "holds");
   for (const Row& each : rows) {
-    const bool both = trace.reuse == Reuse::independent;
+    const bool both = trace.reuse == TraceReuse::independent;
     row(each.gib ? gib(*each.gib) : "unlimited", percent(each.prefix),
         gib(double(each.prefix.peak_bytes) / kGib), both ? percent(each.independent) : "-",
         both ? gib(double(each.independent.peak_bytes) / kGib) : "-");
   }
-  if (trace.reuse == Reuse::prefix)
+  if (trace.reuse == TraceReuse::prefix)
     std::cout
         << "Its ids stand for whole prefixes, so it cannot show position-independent reuse.\n";
 }
