@@ -5,7 +5,7 @@
 namespace hypic {
 
 void Backend::add_rms_norm(const AddRmsNormArgs& a) {
-  if (a.update) add({a.residual, a.update});
+  if (a.update) add({.x = a.residual, .y = a.update, .beta = a.scale});
   rms_norm({a.residual, a.weight, a.plus_one, a.eps, a.out});
 }
 
@@ -13,22 +13,48 @@ void Backend::conv_gates(const ConvGatesArgs& a) {
   causal_conv(a.conv);
   const int64_t rows = a.conv.out[0], keys = a.key_heads * a.key_dim;
   const Tensor q = a.conv.out.columns(0, keys), k = a.conv.out.columns(keys, 2 * keys);
-  l2_norm({q.reshape({rows, a.key_heads, a.key_dim}), a.l2_eps, a.q});
-  l2_norm({k.reshape({rows, a.key_heads, a.key_dim}), a.l2_eps, a.k});
-  decay_gate({a.alpha, a.A_log, a.dt_bias, a.g});
-  sigmoid({a.beta_logit, a.beta});
+  if (a.q) l2_norm({q.reshape({rows, a.key_heads, a.key_dim}), a.l2_eps, a.q});
+  if (a.k) l2_norm({k.reshape({rows, a.key_heads, a.key_dim}), a.l2_eps, a.k});
+  decay_gate(a.decay);
+  if (a.beta.x) sigmoid(a.beta);
 }
 
 void Backend::qk_norm_append(const QkNormAppendArgs& a) {
-  rms_norm({a.q, a.q_weight, a.plus_one, a.eps, a.q_out});
-  rms_norm({a.k, a.k_weight, a.plus_one, a.eps, a.k_out});
-  rope({a.k_out, a.positions, a.rotary_dim, a.theta, a.k_out});
+  const auto norm = [&](const Tensor& x, const Tensor& weight, const Tensor& out) {
+    if (!weight) {
+      if (out.data != x.data) copy(out, x);
+      return;
+    }
+    const int64_t width = weight[0];
+    const auto vectors = [&](const Tensor& t) { return t.reshape({t[0], t[1] * t[2] / width, width}); };
+    if (width == x[2])  // heads may be strided
+      rms_norm({x, weight, a.plus_one, a.eps, out});
+    else
+      rms_norm({vectors(x), weight, a.plus_one, a.eps, vectors(out)});
+  };
+  norm(a.q, a.q_weight, a.q_out);
+  norm(a.k, a.k_weight, a.k_out);
+  if (a.rotary_dim > 0) rope({a.k_out, a.positions, a.rotary_dim, a.theta, a.k_out});
   append_kv({a.k_out, a.v, a.k_pages, a.v_pages});
 }
 
 void Backend::gated_norm(const GatedNormArgs& a) {
-  rms_norm({a.x, a.weight, false, a.eps, a.out});
-  gate_mul({a.out, a.gate, a.activation, a.out});
+  Tensor x = a.x;
+  if (a.gate_first) {
+    gate_mul({x, a.gate, a.activation, a.out});
+    x = a.out;
+  }
+  if (a.weight) {
+    rms_norm({x, a.weight, false, a.eps, a.out});
+    x = a.out;
+  }
+  if (!a.gate_first) gate_mul({x, a.gate, a.activation, a.out});
+}
+
+void Backend::moe(const MoeArgs& a) {
+  matmul({.x = a.experts.x, .w = a.router, .out = a.route.logits});
+  route(a.route);
+  experts(a.experts);
 }
 
 Buffer::Buffer(Backend& backend, DType dtype, std::span<const int64_t> shape)

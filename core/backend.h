@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -21,28 +22,39 @@
 
 namespace hypic {
 
-enum class Activation { identity, silu, sigmoid };
+enum class Activation { identity, silu, sigmoid, relu2 };  // relu2: max(x, 0)²
 
 struct EmbeddingArgs {
   Tensor tokens;  // [R] i32
   Tensor table;   // [vocabulary, N]
   Tensor out;     // [R, N]
+  double scale = 1;
 };
 
-struct MatmulArgs {  // out = x · wᵀ
+struct MatmulArgs {  // out = scale · x · wᵀ
   Tensor x;          // [R, K], rows may be strided
   Tensor w;          // [N, K]
-  Tensor out;        // [R, N], rows may be strided
+  Tensor out;        // [R, N], rows may be strided; compute or state dtype
+  double scale = 1;
 };
 
-struct AddArgs {  // x += y
+struct HeadMatmulArgs {  // out[r, h] = w[h] · x[r, h], each head with a matrix of its own
+  Tensor x;              // [R, H, K], rows and heads may be strided
+  Tensor w;              // [H, N, K]; transposed: [H, K, N]
+  bool transposed;
+  Tensor out;            // [R, H, N], rows and heads may be strided
+};
+
+struct AddArgs {  // x ← alpha · x + beta · y
   Tensor x;       // [R, N]
   Tensor y;       // [R, N]
+  double alpha = 1;
+  double beta = 1;
 };
 
 struct RmsNormArgs {   // over the last axis, in float32 or wider
   Tensor x;            // [R, N] or [R, H, D]
-  Tensor weight;       // [N] or [D]
+  Tensor weight;       // [N], [D] or, of each head its own, [H, D]
   bool plus_one;       // multiply by 1 + weight (Qwen), not by weight
   double eps;
   Tensor out;
@@ -55,22 +67,27 @@ struct L2NormArgs {  // x / sqrt(Σx² + eps) over the last axis
 };
 
 struct GateMulArgs {  // out = x ⊙ activation(gate)
-  Tensor x;           // [R, N] or [R, H, D], any rows strided
-  Tensor gate;
+  Tensor x;           // [R, N] or [R, H, D], any rows strided; optional (1)
+  Tensor gate;        // as x, or [R, 1]: one number a row
   Activation activation;
   Tensor out;
 };
 
-struct DecayGateArgs {  // out = −exp(A_log) · softplus(x + dt_bias), the log decay
-  Tensor x;             // [R, H]
-  Tensor A_log;         // [H]
-  Tensor dt_bias;       // [H]
-  Tensor out;           // [R, H] state dtype
+// The log decay, out = −exp(A_log) · Δ with Δ = softplus(x + dt_bias), of each head or each channel.
+struct DecayGateArgs {
+  Tensor x;        // [R, H] or [R, H, D]
+  Tensor A_log;    // [H]
+  Tensor dt_bias;  // [H] or [H, D]
+  Tensor out;      // [R, H] or [R, H, D], state dtype
+  Tensor step;     // optional: receives Δ; as out
+  double step_min = 0;  // Δ is clamped to [step_min, step_max] (Mamba-2's time-step limit)
+  double step_max = std::numeric_limits<double>::infinity();
 };
 
-struct SigmoidArgs {
-  Tensor x;    // [R, N]
-  Tensor out;  // [R, N] state dtype
+struct SigmoidArgs {  // out = scale · sigmoid(x)
+  Tensor x;           // [R, N]
+  Tensor out;         // [R, N] state dtype
+  double scale = 1;
 };
 
 // Causal depthwise convolution over chains: out_t = activation(Σ_j w[·, j] x_{t−W+1+j}). The window before
@@ -82,6 +99,7 @@ struct CausalConvArgs {
   Tensor window;  // [S, W−1, C] state slots, oldest row first; zero where nothing came before
   Tensor tail;    // [operators, W−1, C] the last min(W−1, span) raw rows of each operator's span, at the end
   Tensor out;     // [R, C]
+  Tensor bias;    // [C], optional: added before the activation
 };
 
 // Added to the divisor of Readout::normalised.
@@ -110,6 +128,7 @@ struct LinearAttentionArgs {
   int rotary_dim = 0;          // keys carry RoPE on their first dims: a jump relocates by its shift
   double rope_theta = 0;
   Tensor o;      // [R, Hv, d_o]
+  Tensor skip;   // [Hv] state dtype, optional: o += skip · v (Mamba's D); with Readout::plain and Side::key only
 };
 
 struct RopeArgs {      // NeoX pairs (i, i + rotary_dim/2), angle position · theta^(−2i/rotary_dim)
@@ -122,22 +141,53 @@ struct RopeArgs {      // NeoX pairs (i, i + rotary_dim/2), angle position · th
 
 struct AppendKvArgs {  // puts each row's K, V into its chain's own pages
   Tensor k;            // [R, H, D]
-  Tensor v;            // [R, H, D]
+  Tensor v;            // [R, H, Dv]; empty where V is a part of K (multi-head latent attention)
   Tensor k_pages;      // [P, page size, H, D]
-  Tensor v_pages;
+  Tensor v_pages;      // [P, page size, H, Dv]; empty with v
 };
 
 // Softmax attention of each row over the residues it sees and its chain's own tokens up to itself. Q is
 // given without its rotation; it is rotated by position − shift for each residue, by position for own.
 struct AttentionArgs {
   Tensor q;            // [R, Hq, D]
-  Tensor positions;    // [R] i32
   Tensor k_pages;      // [P, page size, Hkv, D]
-  Tensor v_pages;
+  Tensor v_pages;      // [P, page size, Hkv, Dv], tokens and heads may be strided
   int rotary_dim;      // 0: no rotation
   double theta;
   double scale;
-  Tensor out;          // [R, Hq, D]
+  Tensor out;          // [R, Hq, Dv]
+};
+
+// Added to the sum that RouteArgs::renormalise divides by.
+inline constexpr double kRouteEps = 1e-20;
+
+// Which experts a row goes to, and with which weights. Scores are softmax or sigmoid of the logits; the
+// choice is by score + bias, among the kept_groups groups whose two best such sums are largest (DeepSeek-V3,
+// arXiv 2412.19437, section 2.1.2); weights are the scores without bias. The lowest index wins a tie.
+struct RouteArgs {
+  enum class Score { softmax, sigmoid };
+  Tensor logits;       // [R, E] state dtype
+  Tensor bias;         // [E] state dtype, optional
+  Score score;
+  int groups = 1;      // E is a multiple
+  int kept_groups = 1;
+  bool renormalise;    // weights of a row sum to 1 before the scale
+  double scale = 1;
+  Tensor experts;      // [R, k] i32, by falling choice
+  Tensor weights;      // [R, k] state dtype
+};
+
+// out[r] = Σ_j weights[r, j] · down_e · (activation(gate_e x) ⊙ up_e x), e = experts[r, j]; ungated:
+// activation(up_e x).
+struct ExpertsArgs {
+  Tensor x;            // [R, N]
+  Tensor experts;      // [R, k] i32
+  Tensor weights;      // [R, k] state dtype
+  Tensor up;           // [E, 2I, N], of each expert the rows of its gate, then of its up; ungated: [E, I, N]
+  Tensor down;         // [E, N, I]
+  bool gated;
+  Activation activation;
+  Tensor out;          // [R, N]
 };
 
 struct GatherRowsArgs {
@@ -151,29 +201,30 @@ struct ArgmaxArgs {  // the lowest index wins a tie
   Tensor out;        // [R] i32
 };
 
-struct AddRmsNormArgs {  // residual += update (if given); out = norm(residual)
+struct AddRmsNormArgs {  // residual += scale · update (if given); out = norm(residual)
   Tensor residual;
   Tensor update;         // optional
   Tensor weight;
   bool plus_one;
   double eps;
   Tensor out;
+  double scale = 1;
 };
 
-struct ConvGatesArgs {   // a gated DeltaNet layer's inputs from its projections
+struct ConvGatesArgs {   // the inputs of a layer with a convolution from its projections
   CausalConvArgs conv;   // over [q | k | v]; its out holds the three afterwards
-  int key_heads, value_heads, key_dim, value_dim;
+  int key_heads, key_dim;
   double l2_eps;
-  Tensor q, k;           // [R, Hk, d_k] normalised, out
-  Tensor alpha, A_log, dt_bias, g;  // g = −exp(A_log)·softplus(alpha + dt_bias)
-  Tensor beta_logit, beta;          // beta = sigmoid(beta_logit)
+  Tensor q, k;           // [R, Hk, d_k] normalised, out; empty: q, k stay as in conv.out
+  DecayGateArgs decay;
+  SigmoidArgs beta;      // x empty: the family has none, or takes decay.step
 };
 
 struct QkNormAppendArgs {  // q ← norm(q); k ← rope(norm(k)), appended with v
   Tensor q;                // [R, Hq, D], rows may be strided
   Tensor k;                // [R, Hkv, D]
   Tensor v;
-  Tensor q_weight, k_weight;  // [D]
+  Tensor q_weight, k_weight;  // [D] each head alone · [H·D] all heads as one vector · empty: no norm
   bool plus_one;
   double eps;
   Tensor positions;
@@ -184,13 +235,20 @@ struct QkNormAppendArgs {  // q ← norm(q); k ← rope(norm(k)), appended with 
   Tensor k_out;  // [R, Hkv, D], rotated
 };
 
-struct GatedNormArgs {  // out = rms_norm(x) ⊙ activation(gate)
+struct GatedNormArgs {  // out = rms_norm(x) ⊙ activation(gate), or rms_norm(x ⊙ activation(gate))
   Tensor x;             // [R, H, D]
-  Tensor weight;        // [D]
+  Tensor weight;        // [D] or [H, D]; empty: no norm
   double eps;
   Tensor gate;          // [R, H, D]
   Activation activation;
   Tensor out;
+  bool gate_first = false;
+};
+
+struct MoeArgs {        // router, then experts; the fields that pass from one to the next are given twice
+  Tensor router;        // [E, N]
+  RouteArgs route;
+  ExpertsArgs experts;
 };
 
 class Backend {
@@ -200,13 +258,17 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual DType compute_dtype() const = 0;
   virtual DType state_dtype() const = 0;
+  // Whether a row gets the same bits alone and in any batch, and a sequence in any split.
+  virtual bool batch_invariant() const = 0;
 
   // Memory. allocate throws Error when there is none left. Fresh memory holds NaN in every float type.
+  virtual size_t available_bytes() const = 0;  // that allocate may still give, as far as is known
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual void upload(const Tensor& to, const void* from) = 0;    // `to` contiguous
   virtual void download(void* to, const Tensor& from) = 0;        // waits; `from` contiguous
-  virtual void copy(const Tensor& to, const Tensor& from) = 0;    // same shape and dtype
+  // Same shape and dtype; of up to three axes, the last one contiguous.
+  virtual void copy(const Tensor& to, const Tensor& from) = 0;
   virtual void fill_zero(const Tensor& tensor) = 0;
 
   // The chain table of the operations that follow; it must outlive them.
@@ -215,6 +277,7 @@ class Backend {
   // Primitives.
   virtual void embedding(const EmbeddingArgs&) = 0;
   virtual void matmul(const MatmulArgs&) = 0;
+  virtual void head_matmul(const HeadMatmulArgs&) = 0;
   virtual void add(const AddArgs&) = 0;
   virtual void rms_norm(const RmsNormArgs&) = 0;
   virtual void l2_norm(const L2NormArgs&) = 0;
@@ -226,6 +289,8 @@ class Backend {
   virtual void rope(const RopeArgs&) = 0;
   virtual void append_kv(const AppendKvArgs&) = 0;
   virtual void attention(const AttentionArgs&) = 0;
+  virtual void route(const RouteArgs&) = 0;
+  virtual void experts(const ExpertsArgs&) = 0;
   virtual void gather_rows(const GatherRowsArgs&) = 0;
   virtual void argmax(const ArgmaxArgs&) = 0;
   // Sums over the ranks of a tensor-parallel group, in place; one rank: nothing to do.
@@ -236,6 +301,7 @@ class Backend {
   virtual void conv_gates(const ConvGatesArgs&);
   virtual void qk_norm_append(const QkNormAppendArgs&);
   virtual void gated_norm(const GatedNormArgs&);
+  virtual void moe(const MoeArgs&);
 };
 
 // Owns memory of a backend, which must outlive it.

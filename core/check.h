@@ -1,5 +1,6 @@
-// Checks and errors. Two kinds of failure, two exception types:
+// Checks and errors. Kinds of failure are exception types:
 //   Error          bad input from outside (file, flag, request): one line that says what, where, what to do
+//   OutOfMemory    an Error that a larger machine would not have
 //   InternalError  a broken invariant of ours: file, line, expression
 #pragma once
 
@@ -11,6 +12,10 @@ namespace hypic {
 
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+struct OutOfMemory : Error {
+  using Error::Error;
 };
 
 struct InternalError : std::logic_error {

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -10,7 +11,7 @@
 
 namespace hypic {
 
-enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8 };
+enum class DType : uint8_t { f64, f32, f16, bf16, f8_e4m3, i64, i32, u8 };
 
 // A bfloat16 bit pattern: the upper half of a float32.
 struct BFloat16 {
@@ -36,12 +37,25 @@ struct Float16 {
   }
 };
 
+// An OCP FP8 E4M3 bit pattern: no infinity, NaN is S1111111.
+struct Float8E4M3 {
+  uint8_t bits;
+  explicit operator float() const {
+    const int exponent = (bits >> 3) & 0xf, mantissa = bits & 7;
+    const float sign = bits & 0x80 ? -1.0f : 1.0f;
+    if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+    if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1p-9f;
+    return sign * std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 |
+                                       static_cast<uint32_t>(mantissa) << 20);
+  }
+};
+
 constexpr int size_of(DType dtype) {
   switch (dtype) {
     case DType::f64: case DType::i64: return 8;
     case DType::f32: case DType::i32: return 4;
     case DType::f16: case DType::bf16: return 2;
-    case DType::u8: return 1;
+    case DType::u8: case DType::f8_e4m3: return 1;
   }
   return 0;
 }
@@ -52,6 +66,7 @@ constexpr std::string_view name_of(DType dtype) {
     case DType::f32: return "float32";
     case DType::f16: return "float16";
     case DType::bf16: return "bfloat16";
+    case DType::f8_e4m3: return "float8_e4m3";
     case DType::i64: return "int64";
     case DType::i32: return "int32";
     case DType::u8: return "uint8";
@@ -65,6 +80,7 @@ inline constexpr DType kDTypeOf = [] {
   else if constexpr (std::is_same_v<T, float>) return DType::f32;
   else if constexpr (std::is_same_v<T, Float16>) return DType::f16;
   else if constexpr (std::is_same_v<T, BFloat16>) return DType::bf16;
+  else if constexpr (std::is_same_v<T, Float8E4M3>) return DType::f8_e4m3;
   else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
   else if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
   else {
@@ -81,6 +97,7 @@ decltype(auto) visit_float(DType dtype, Visitor&& visit) {
     case DType::f32: return visit(float{});
     case DType::f16: return visit(Float16{});
     case DType::bf16: return visit(BFloat16{});
+    case DType::f8_e4m3: return visit(Float8E4M3{});
     default: fail("expected a floating dtype, got ", name_of(dtype));
   }
 }

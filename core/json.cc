@@ -13,17 +13,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxDepth = 64;
-
 // A first pass that builds nothing.
 class Guard : public nlohmann::json_sax<json> {
  public:
+  explicit Guard(const JsonLimits& limits) : limits_(limits) {}
   bool start_object(size_t) override { return enter(); }
   bool start_array(size_t) override { return enter(); }
   bool end_object() override { return leave(); }
   bool end_array() override { return leave(); }
   bool key(std::string& key) override {
-    return keys_.back().insert(key).second || refuse("key \"" + key.substr(0, 80) + "\" is given twice");
+    std::set<std::string>& keys = keys_.back();
+    if (!keys.insert(key).second) return refuse("key " + shown(key) + " is given twice");
+    return keys.size() <= limits_.keys || refuse(str("an object has over ", limits_.keys, " keys"));
   }
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -47,25 +48,37 @@ class Guard : public nlohmann::json_sax<json> {
   }
   bool enter() {
     keys_.emplace_back();
-    return keys_.size() <= kMaxDepth || refuse(str("nested deeper than ", kMaxDepth));
+    return keys_.size() <= limits_.depth || refuse(str("nested deeper than ", limits_.depth));
   }
   bool leave() {
     keys_.pop_back();
     return true;
   }
+
+  const JsonLimits& limits_;
   std::vector<std::set<std::string>> keys_;  // of each open object
 };
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& where) {
-  Guard guard;
-  if (!json::sax_parse(text, &guard)) {
-    const size_t at = std::min(guard.position, text.size());
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-    fail(where, guard.position ? str(":", line) : "", ": ", guard.reason);
-  }
+void check_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  Guard guard(limits);
+  if (json::sax_parse(text, &guard)) return;
+  if (guard.position > text.size()) guard.reason += ": it ends too early";
+  const auto read = text.substr(0, guard.position);
+  const auto line = 1 + std::count(read.begin(), read.end(), '\n');
+  fail(where, guard.position && limits.name_line ? str(":", line) : "", ": ", guard.reason);
+}
+
+json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  check_json(text, where, limits);
   return json::parse(text);
+}
+
+bool is_integer_in(const json& value, int64_t low, int64_t high) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() >> 63) return false;
+  return low <= value.get<int64_t>() && value.get<int64_t>() <= high;
 }
 
 std::string shown(const json& value) {

@@ -24,7 +24,7 @@ using nlohmann::json;
 constexpr uint64_t kMaxHeader = 100u << 20;  // the format's own limit
 
 constexpr std::pair<const char*, DType> kNames[] = {
-    {"F64", DType::f64}, {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16},
+    {"F64", DType::f64}, {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}, {"F8_E4M3", DType::f8_e4m3},
     {"I64", DType::i64}, {"I32", DType::i32}, {"U8", DType::u8}};
 
 std::optional<DType> dtype_named(const std::string& name) {
@@ -41,7 +41,7 @@ Tensor parse_entry(const json& entry, char* data, uint64_t bytes, const std::str
           where, ": needs dtype, shape and data_offsets");
   const auto dtype = dtype_named(entry["dtype"]);
   require(dtype.has_value(), where, ": dtype ", entry["dtype"].dump(),
-          " is not supported (F64, F32, F16, BF16, I64, I32, U8 are)");
+          " is not supported (F64, F32, F16, BF16, F8_E4M3, I64, I32, U8 are)");
   for (const json& bound : entry["data_offsets"])
     require(bound.is_number_unsigned(), where, ": data_offsets must be non-negative integers");
   const uint64_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];

@@ -138,7 +138,7 @@ TEST_F(SafetensorsTest, RefusesBadEntries) {
         R"({"dtype":"F32","shape":[6],"data_offsets":[0]})",
         R"({"dtype":"F32","shape":[6],"data_offsets":[0,12,24]})"})
     expect_refused(with_entry(missing), "tensor x: needs dtype, shape and data_offsets");
-  for (const char* dtype : {"\"F8_E4M3\"", "\"f32\"", "\"\"", "\"BOOL\""})
+  for (const char* dtype : {"\"F8_E5M2\"", "\"f32\"", "\"\"", "\"BOOL\""})
     expect_refused(entry(dtype, "[2,3]", "[0,24]"), "is not supported (F64");
   for (const char* offsets : {"[-1,24]", "[0,-24]", "[0.0,24]", "[0,1e2]", "[\"0\",24]",
                               "[null,24]", "[0,18446744073709551616]"})

@@ -199,6 +199,7 @@ std::string first_words(const fs::path& path, size_t count) {
     in_word = !space;
     text += char(c);
   }
+  require(!file.bad(), path.string(), " cannot be read; it is evidence of the row");
   return std::string(trimmed(text));
 }
 
@@ -343,9 +344,8 @@ class Loader {
   void read_json(const std::string& path) {
     const Source source{name_, fs::path(path).parent_path()};
     RowReader rows(path);
-    for (std::string text; rows.next(text);) {
+    for (json row; rows.next(row);) {
       try {
-        const json row = json::parse(text);
         const Format& format = recognise(row);
         if (!format_) format_ = &format;
         require(format.read == format_->read, "the row is of ", format.name,

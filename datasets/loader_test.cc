@@ -142,6 +142,8 @@ TEST(LoadDataset, ReadsTriviaqaWithItsEvidence) {
   EXPECT_NE(error(R"("EntityPages": [{"Filename": "/etc/hosts"}])").find("leaves its folder"),
             std::string::npos);
   EXPECT_NE(error(R"("EntityPages": [])").find("no evidence"), std::string::npos);
+  EXPECT_NE(error(R"("SearchResults": [{"Filename": "1"}])").find("1 cannot be read"),
+            std::string::npos);
 }
 
 TEST(LoadDataset, ReadsMultiNews) {
@@ -197,16 +199,17 @@ TEST(LoadDataset, NamesTheFileTheLineAndTheReason) {
   const std::string row = kRow;
   expect_error("", ": ", "holds no row");
   expect_error("[]", ": ", "holds no row");
-  expect_error(row + "{\"_id\": \"b\"", ":2: ", "parse error");
-  expect_error(row + "{\"_id\": \"b\n" + row, ":2: ", "parse error");
+  expect_error(row + "{\"_id\": \"b\"", ":2: ", "it ends too early");
+  expect_error(row + "{\"_id\": \"b\n" + row, ":2: ", "not valid JSON");
   expect_error(row + "\n[]", ":3: ", "must be an object, but this is array");
   expect_error(row + "\n\nnull", ":4: ", "must be an object, but this is null");
-  expect_error(row + "x", ":2: ", "parse error");
+  expect_error(row + "x", ":2: ", "not valid JSON");
   expect_error("[\n" + row, ":3: ", "ends inside its array");
   expect_error("{\"_id\": \"b\"}",
                ":1: ", "the row's fields are \"_id\"; known formats are LongBench");
   expect_error("{}", ":1: ", "fields are none");
-  expect_error("{\"_id\": \"\xff\"}", ":1: ", "invalid");
+  expect_error("{\"_id\": \"\xff\"}", ":1: ", "not valid JSON");
+  expect_error(row + "{\"_id\": \"a\", \"_id\": \"b\"}", ":2: ", "key \"_id\" is given twice");
   expect_error(R"({"input": "", "context": "", "answers": []})", ":1: ", "pass its name");
   expect_error(R"({"input": "", "context": "", "answers": []})", ":1: ", "'_id' not found",
                "triviaqa");
@@ -216,7 +219,7 @@ TEST(LoadDataset, NamesTheFileTheLineAndTheReason) {
                ":1: ", "is of musique, but hotpotqa", "hotpotqa");
   expect_error(row + R"({"document": "", "summary": ""})",
                ":2: ", "but the rows before it of LongBench");
-  expect_error(std::string(300, '[') + std::string(300, ']'), ":1: ", "over 256 deep");
+  expect_error(std::string(300, '[') + std::string(300, ']'), ":1: ", "nested deeper than 64");
   expect_error("{\"a\": \"" + std::string(64 << 20, ' '), ":1: ", "over 64 MiB");
   expect_error("\xEFx", ": ", "byte order mark");
   EXPECT_THROW(load(kRow, "trec"), Error);

@@ -2,14 +2,15 @@
 
 #include <cstdio>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 
 namespace hypic {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
-constexpr int kMaxDepth = 256;
 
 bool is_space(int c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -80,7 +81,15 @@ bool RowReader::next_line(std::string& text) {
   return true;
 }
 
-bool RowReader::next(std::string& text) {
+bool RowReader::next(nlohmann::json& row) {
+  std::string text;
+  if (!next_text(text)) return false;
+  row = parse_json(text, where(), {.name_line = false});
+  return true;
+}
+
+// The text of the next value, which need not be well-formed.
+bool RowReader::next_text(std::string& text) {
   text.clear();
   if (in_what_ == In::after) return false;
   if (in_what_ == In::start) {
@@ -120,11 +129,10 @@ bool RowReader::next(std::string& text) {
     in_string = c == '"';
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
-    if (depth > kMaxDepth) fail(where(), ": the row is nested over ", kMaxDepth, " deep");
     if (c == '[' && depth == 2 && in_what_ == In::lines && text.size() < 64 &&
         without_space(text) == "{\"Data\":[") {
       in_what_ = In::array;
-      return next(text);
+      return next_text(text);
     }
   } while (depth > 0);
   return true;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,7 @@ inline constexpr size_t kMaxRowBytes = size_t{64} << 20;
 
 // Reads JSON Lines, values over several lines, the elements of one array, or those of the array
 // "Data" that a file starts with. Every member throws Error, with the path and where known the
-// line: for a file that cannot be read, a row over kMaxRowBytes or nested over 256 deep, an array
+// line: for a file that cannot be read, a row that is not valid JSON or over kMaxRowBytes, an array
 // that does not end.
 class RowReader {
  public:
@@ -21,8 +22,8 @@ class RowReader {
 
   // Whether the file, of which nothing has been read, starts with `text` (under 64 KiB).
   bool starts_with(std::string_view text);
-  // The text of the next value, which need not be well-formed; false at the end of the file.
-  bool next(std::string& text);
+  // The next value; false at the end of the file.
+  bool next(nlohmann::json& row);
   // The next line without its end; false at the end of the file. Not to be mixed with next().
   bool next_line(std::string& text);
 
@@ -30,6 +31,7 @@ class RowReader {
   std::string where() const;
 
  private:
+  bool next_text(std::string& text);
   int peek();
   int get();
   int skip_space();

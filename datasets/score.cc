@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <unordered_map>
+
+#include "core/check.h"
+#include "datasets/rows.h"
 
 namespace hypic {
 namespace {
@@ -202,6 +206,25 @@ double score_prediction(const DatasetTraits& traits, std::string_view prediction
     best = std::max(best, traits.metric == Metric::qa_f1 ? qa_f1(prediction, answer)
                                                          : rouge_l(prediction, answer));
   return best;
+}
+
+std::vector<double> score_file(const std::string& path, const DatasetTraits& traits) {
+  std::vector<double> scores;
+  RowReader rows(path);
+  for (nlohmann::json row; rows.next(row);) {
+    try {
+      const auto answers = row.at("answers").get<std::vector<std::string>>();
+      require(!answers.empty(), "the row has no answers");
+      scores.push_back(
+          score_prediction(traits, row.at("pred").get_ref<const std::string&>(), answers));
+    } catch (const nlohmann::json::exception& error) {
+      fail(rows.where(), ": not {\"pred\": text, \"answers\": [text, …]}: ", error.what());
+    } catch (const Error& error) {
+      fail(rows.where(), ": ", error.what());
+    }
+  }
+  require(!scores.empty(), path, ": holds no row");
+  return scores;
 }
 
 double mean_of(const std::vector<double>& values) {

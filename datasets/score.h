@@ -26,6 +26,11 @@ double rouge_l(std::string_view prediction, std::string_view reference);
 double score_prediction(const DatasetTraits& traits, std::string_view prediction,
                         const std::vector<std::string>& answers);
 
+// The scores of a file's rows {"pred": text, "answers": [text, …]}; the file may be of any length,
+// "-" is standard input. Throws Error, with path:line, for a row that is none; with the path for a
+// file without rows.
+std::vector<double> score_file(const std::string& path, const DatasetTraits& traits);
+
 double mean_of(const std::vector<double>& values);  // 0 for none
 
 struct Interval {

@@ -22,8 +22,7 @@ struct Golden {
 std::vector<Golden> read_golden(const std::string& path) {
   std::vector<Golden> out;
   RowReader rows(path);
-  for (std::string text; rows.next(text);) {
-    const auto row = nlohmann::json::parse(text);
+  for (nlohmann::json row; rows.next(row);) {
     Golden& golden = out.emplace_back(
         Golden{row.at("metric"), row.at("prediction"), row.at("answers"), row.at("score")});
     if (row.value("first_line", false))

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <list>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "datasets/rows.h"
 
 namespace hypic {
@@ -30,9 +32,8 @@ int64_t checked_tokens(int64_t tokens, const char* what) {
 
 int64_t tokens_of(const json& value, const char* what) {
   // get<int64_t> would round 1.5 down and wrap what is over 2^63.
-  require(value.is_number_integer() &&
-              (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{1} << 62),
-          what, " is ", value.dump(), ", not a number of tokens");
+  require(is_integer_in(value, INT64_MIN, INT64_MAX), what, " is ", shown(value),
+          ", not a number of tokens");
   return checked_tokens(value.get<int64_t>(), what);
 }
 
@@ -44,12 +45,21 @@ int64_t parse_integer(std::string_view text, const char* what) {
   return value;
 }
 
+// Numbers of segments or blocks, which get<int64_t> would round or wrap.
+std::vector<int64_t> ids_of(const json& values, const char* what) {
+  require(values.is_array(), what, " is ", shown(values), ", not an array of whole numbers");
+  for (const json& value : values)
+    require(is_integer_in(value, INT64_MIN, INT64_MAX), what, " holds ", shown(value),
+            ", not a whole number below 2^63");
+  return values.get<std::vector<int64_t>>();
+}
+
 double seconds_of(const json& value) {
   double seconds = 0;
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    require(error == std::errc() && end == text.data() + text.size(), "timestamp is ", value.dump(),
+    require(error == std::errc() && end == text.data() + text.size(), "timestamp is ", shown(value),
             ", not a number");
   } else {
     seconds = value.get<double>();
@@ -120,12 +130,12 @@ TraceRequest read_pic_row(const json& row, Builder& builder, std::vector<int32_t
   require(row.at("segments").is_array(), "segments must be an array");
   for (const json& segment : row.at("segments")) {
     const json& id = segment.at("id");
-    require(id.is_string() || id.is_number_integer(), "a segment's id is ", id.dump(),
+    require(id.is_string() || id.is_number_integer(), "a segment's id is ", shown(id),
             ", neither a string nor a whole number");
     const uint32_t number = builder.number(id.dump());  // "1" and 1 differ
     const auto tokens = int32_t(tokens_of(segment.at("tokens"), "tokens"));
     if (number == lengths.size()) lengths.push_back(tokens);
-    require(lengths[number] == tokens, "segment ", id.dump(), " has ", tokens, " tokens, but had ",
+    require(lengths[number] == tokens, "segment ", shown(id), " has ", tokens, " tokens, but had ",
             lengths[number], " before");
     request.segments.push_back({number, tokens});
   }
@@ -137,7 +147,7 @@ TraceRequest read_ragpulse_row(const json& row, Builder& builder,
   TraceRequest request{
       seconds_of(row.at("timestamp")), {}, tokens_of(row.at("output_length"), "output_length")};
   for (const char* part : {"sys_prompt", "passages_ids", "history", "web_search", "user_input"}) {
-    for (const auto id : row.at("hash_ids").value(part, std::vector<int64_t>())) {
+    for (const int64_t id : ids_of(row.at("hash_ids").value(part, json::array()), part)) {
       const auto length = lengths.find(id);
       require(length != lengths.end(), "the token lengths hold no hash_id ", id);
       request.segments.push_back({builder.number(std::to_string(id)), length->second});
@@ -151,7 +161,7 @@ TraceRequest read_mooncake_row(const json& row, Builder& builder) {
                        {},
                        tokens_of(row.at("output_length"), "output_length")};
   int64_t left = tokens_of(row.at("input_length"), "input_length");
-  const auto ids = row.at("hash_ids").get<std::vector<int64_t>>();
+  const std::vector<int64_t> ids = ids_of(row.at("hash_ids"), "hash_ids");
   require(int64_t(ids.size()) == (left + kBlockTokens - 1) / kBlockTokens, ids.size(),
           " hash_ids for ", left, " tokens; expected one for every 512");
   for (const int64_t id : ids) {
@@ -165,8 +175,8 @@ TraceRequest read_mooncake_row(const json& row, Builder& builder) {
 // "2023-11-16 18:17:03.9799600", and "+00:00" after it.
 double seconds_of_date(std::string_view text) {
   const std::string copy(text.substr(0, 64));
-  int year, month, day, hour, minute, end = 0;
-  double second;
+  int year = 0, month = 0, day = 0, hour = 0, minute = 0, end = 0;
+  double second = 0;
   const int fields = std::sscanf(copy.c_str(), "%4d-%2d-%2d %2d:%2d:%12lf%n", &year, &month, &day,
                                  &hour, &minute, &second, &end);
   const std::string_view rest = text.substr(std::min(size_t(end), text.size()));
@@ -210,9 +220,8 @@ void read_json(RowReader& rows, const std::string& token_lengths, Builder& build
   std::optional<Kind> kind;
   std::vector<int32_t> pic_lengths;
   std::unordered_map<int64_t, int32_t> ragpulse_lengths;
-  for (std::string text; rows.next(text);) {
+  for (json row; rows.next(row);) {
     try {
-      const json row = json::parse(text);
       require(row.is_object(), "a request must be an object, but this is ", row.type_name());
       if (!kind) {
         const bool ids = row.contains("hash_ids");
@@ -253,13 +262,16 @@ class LruCache {
     }
     if (admission_ == Admission::second && seen_.insert(key).second) return;
     if (budget_ && bytes > *budget_) return;
-    order_.push_front({key, bytes});
-    entries_[key] = order_.begin();
-    held_ += bytes;
-    for (; budget_ && held_ > *budget_; order_.pop_back()) {
+    for (; budget_ && held_ > *budget_ - bytes; order_.pop_back()) {
       held_ -= order_.back().bytes;
       entries_.erase(order_.back().key);
     }
+    require(
+        held_ <= std::numeric_limits<int64_t>::max() - bytes,
+        "the cache would hold over 2^63 bytes; lower the bytes that a token or a segment takes");
+    held_ += bytes;
+    order_.push_front({key, bytes});
+    entries_[key] = order_.begin();
     peak_ = std::max(peak_, held_);
   }
 

@@ -165,6 +165,14 @@ TEST(LoadTrace, ReadsMooncakeAndAzure) {
   EXPECT_EQ(size_of(azure).input_tokens, 4808 + 3180);
 }
 
+TEST(Reuse, RefusesMoreBytesThanCanBeCounted) {
+  const Trace trace{"test", TraceReuse::independent, {{0, {{0, 1 << 30}, {1, 1 << 30}}, 1}}, 2};
+  const ReuseCosts costs{.token_bytes = int64_t{1} << 32};
+  EXPECT_THROW(independent_reuse(trace, {}, Admission::first, costs), Error);
+  EXPECT_EQ(independent_reuse(trace, int64_t{1} << 62, Admission::first, costs).peak_bytes,
+            int64_t{1} << 62);
+}
+
 TEST(LoadTrace, NamesTheFileTheLineAndTheReason) {
   const auto expect_error = [](const std::string& rows, const char* where, const char* reason,
                                const std::string& lengths = "hash_id,tokens\n") {
@@ -177,7 +185,7 @@ TEST(LoadTrace, NamesTheFileTheLineAndTheReason) {
       R"({"timestamp": 0, "segments": [{"id": "a", "tokens": 3}], "output_tokens": 1})";
   expect_error("", ": ", "holds no request");
   expect_error("{}", ":1: ", "no known trace");
-  expect_error("x", ":1: ", "parse error");
+  expect_error("x", ":1: ", "not valid JSON");
   expect_error("[[]]", ":1: ", "must be an object");
   expect_error(request + "\n{\"timestamp\": 0}", ":2: ", "'output_tokens' not found");
   const auto with = [&](const char* was, const char* is) {
@@ -189,7 +197,7 @@ TEST(LoadTrace, NamesTheFileTheLineAndTheReason) {
   expect_error(with("3", "3.5"), ":2: ", "tokens is 3.5");
   expect_error(with("3", "99999999999999999999"), ":2: ", "not a number of tokens");
   expect_error(with("3", "18446744073709551615"), ":2: ", "not a number of tokens");
-  expect_error(with("\"a\"", "[]"), ":2: ", "a segment's id is []");
+  expect_error(with("\"a\"", "[]"), ":2: ", "a segment's id is an array");
   expect_error(with("0", "\"nan\""), ":2: ", "not finite");
   expect_error(with("0", "\"1s\""), ":2: ", "not a number");
   const std::string ragpulse =
@@ -200,6 +208,11 @@ TEST(LoadTrace, NamesTheFileTheLineAndTheReason) {
   expect_error(ragpulse, ":1: ", "bad_lengths.csv:2: 1 columns", "hash_id,tokens\n4\n");
   expect_error(R"({"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [1]})",
                ":1: ", "1 hash_ids for 513 tokens");
+  for (const char* ids : {"[1.5]", "[true]", "[1e300]", "[18446744073709551615]", "7", "[[1]]"})
+    for (const std::string& field : {str("{\"history\": ", ids, "}"), std::string(ids)})
+      expect_error(
+          R"({"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": )" + field + "}",
+          ":1: ", "whole number");
   const std::string azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   expect_error(azure, ": ", "holds no request");
   expect_error(azure + "2023-11-31 10:00:00,1,2", ":2: ", "not a UTC time");

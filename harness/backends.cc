@@ -1,6 +1,7 @@
 #include "harness/backends.h"
 
 #include "core/check.h"
+#include "harness/cases/broken.h"
 #include "reference/cpu_backend.h"
 
 namespace hypic {
@@ -8,7 +9,8 @@ namespace hypic {
 std::unique_ptr<Backend> make_backend(const std::string& name) {
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
-  fail("unknown backend \"", name, "\"; known: cpu, cpu64");
+  if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
+  fail("unknown backend \"", name, "\"; known: cpu, cpu64, broken:FAULT");
 }
 
 }  // namespace hypic

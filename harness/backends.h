@@ -8,7 +8,8 @@
 
 namespace hypic {
 
-// "cpu" (float32) or "cpu64" (float64). Error: an unknown name, with those there are.
+// "cpu" (float32), "cpu64" (float64), or "broken:FAULT": cpu with one operation wrong on purpose
+// (harness/cases/broken.h). Error: an unknown name, with those there are.
 std::unique_ptr<Backend> make_backend(const std::string& name);
 
 }  // namespace hypic

@@ -20,6 +20,8 @@ struct Interrupted {};
 struct DriverContext {
   std::string data;   // --data: a LongBench file; empty: the project's own text
   std::string model;  // --model: replaces the model of every case; empty: the suite's
+  std::string backend;  // --backend: replaces the backend of every case; empty: the suite's
+  std::string logits;   // --logits: reference logits of the model; empty: none
 };
 
 // A case whose parameters have been read and found good. It fills values, tables, charts and note; a verdict

@@ -51,10 +51,15 @@ std::string run_key(const Suite& suite, const RunSettings& settings, const Envir
   Sha256 hash;
   add_file(hash, suite.path);
   add_file(hash, "/proc/self/exe");
-  hash.add(settings.data);
-  if (!settings.data.empty()) add_file(hash, settings.data);
-  add_model(hash, settings.model);
+  hash.add(settings.context.backend);
+  for (const std::string& file : {settings.context.data, settings.context.logits}) {
+    hash.add(file);
+    if (!file.empty()) add_file(hash, file);
+  }
+  add_model(hash, settings.context.model);
   for (const SuiteCase& suite_case : suite.cases) {
+    // A suite that a command made has no file.
+    hash.add(suite_case.name).add(suite_case.driver).add(suite_case.parameters.dump());
     const auto model = suite_case.parameters.find("model");
     if (model != suite_case.parameters.end() && model->is_string()) add_model(hash, *model);
   }
@@ -68,6 +73,9 @@ std::unique_ptr<ResultLog> open_log(const RunSettings& settings, const std::stri
   auto log = std::make_unique<ResultLog>(settings.out, settings.resume);
   const std::string key_file = settings.out + "/run.key";
   if (!log->finished().empty()) {
+    require(fs::exists(key_file), settings.out,
+            ": holds results but no run.key to tell which run they are of; run without --resume or "
+            "choose another --out");
     require(read_file(key_file, kMaxKey) == key, settings.out,
             ": holds results of another suite, data, model, program or machine; run without --resume or choose "
             "another --out");
@@ -181,7 +189,7 @@ std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& s
     const std::string where = str(suite.path, ": cases[", i, "]");
     try {
       prepared.push_back({&suite_case, find_driver(suite_case.driver)
-                                           ->prepare(suite_case, where, {settings.data, settings.model})});
+                                           ->prepare(suite_case, where, settings.context)});
     } catch (const Error& error) {
       const std::string what = error.what();
       throw Error(what.starts_with(suite.path) ? what : str(where, ": ", what));

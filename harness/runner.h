@@ -15,8 +15,7 @@ namespace hypic {
 
 struct RunSettings {
   std::string out;   // folder of the report
-  std::string data;  // see DriverContext
-  std::string model;
+  DriverContext context;
   std::string filter;   // only cases whose name contains it
   bool resume = false;  // take finished cases from the folder; it must be of the same run
   std::optional<double> time_budget;  // seconds; cases not begun by then are UNDECIDED, for a resume

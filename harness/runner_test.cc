@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "core/file.h"
 
 namespace hypic {
 namespace {
@@ -116,12 +117,37 @@ TEST(Runner, StopsAtItsBudgetAndResumes) {
   EXPECT_NE(log.str().find("(from the earlier run)"), std::string::npos);
 }
 
+// The last line may be cut, since a run can die any time; nothing else may be wrong.
+TEST(Runner, ResumesOnlyWhatItWrote) {
+  const Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
+  const std::string out = fresh_folder("runner_tampered"), path = out + "/results.jsonl";
+  run_suite(suite, {.out = out});
+  const std::string whole = read_file(path, 1 << 20);
+  const auto resume = [&](const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+    std::ostringstream log;
+    run_suite(suite, {.out = out, .resume = true, .log = &log});
+    const std::string said = log.str(), mark = "(from the earlier run)";
+    return (said.find(mark) != said.npos) + (said.find(mark) != said.rfind(mark));
+  };
+  EXPECT_EQ(resume(whole), 2);
+  EXPECT_EQ(resume(whole.substr(0, whole.size() - 1)), 1);
+  EXPECT_EQ(resume(whole.substr(0, 7)), 0);
+  std::string edited = whole;
+  edited.replace(edited.find("PASS"), 4, "FAIL");
+  EXPECT_THROW(resume(edited), Error);
+  EXPECT_THROW(resume(whole.substr(1)), Error);
+  EXPECT_EQ(resume(whole), 2);
+  std::filesystem::remove(out + "/run.key");
+  EXPECT_THROW(resume(whole), Error);
+}
+
 TEST(Runner, RefusesToMixRuns) {
   const Suite suite = suite_of({""});
   const std::string out = fresh_folder("runner_mixes");
   run_suite(suite, {.out = out});
-  EXPECT_THROW(run_suite(suite, {.out = out, .data = "other.jsonl", .resume = true}), Error);
-  run_suite(suite, {.out = out, .data = "other.jsonl"});  // without --resume it starts over
+  EXPECT_THROW(run_suite(suite, {.out = out, .context = {.data = "other.jsonl"}, .resume = true}), Error);
+  run_suite(suite, {.out = out, .context = {.data = "other.jsonl"}});  // without --resume it starts over
   EXPECT_THROW(run_suite(suite, {.out = out, .filter = "no such case"}), Error);
 }
 

@@ -126,8 +126,8 @@ const json* Parameters::find(const std::string& key) {
 int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t low, int64_t high) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_number_integer() && *value >= low && *value <= high, where_, ".", key,
-          ": must be an integer in ", low, " … ", high, ", is ", shown(*value));
+  require(is_integer_in(*value, low, high), where_, ".", key, ": must be an integer in ", low,
+          " … ", high, ", is ", shown(*value));
   return *value;
 }
 
@@ -153,12 +153,11 @@ std::vector<int64_t> Parameters::integers(const std::string& key,
                                           int64_t high) {
   const json* value = find(key);
   if (!value) return fallback;
-  require(value->is_array() && !value->empty() && std::all_of(value->begin(), value->end(),
-                                           [&](const json& x) {
-                                             return x.is_number_integer() && x >= low && x <= high;
-                                           }),
-          where_, ".", key, ": must be a non-empty array of integers in ", low, " … ", high, ", is ",
-          shown(*value));
+  require(value->is_array() && !value->empty() &&
+              std::all_of(value->begin(), value->end(),
+                          [&](const json& x) { return is_integer_in(x, low, high); }),
+          where_, ".", key, ": must be a non-empty array of integers in ", low, " … ", high,
+          ", is ", shown(*value));
   return value->get<std::vector<int64_t>>();
 }
 

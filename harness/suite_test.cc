@@ -76,7 +76,8 @@ TEST(Suite, RefusesWithFilePlaceAndReason) {
 
 TEST(Parameters, AreReadOnceAndChecked) {
   const auto json =
-      nlohmann::json::parse(R"({"n": 3, "s": "x", "list": [1, 2], "names": ["a"], "other": 0})");
+      nlohmann::json::parse(R"({"n": 3, "s": "x", "list": [1, 2], "names": ["a"], "other": 0,
+          "wraps": 18446744073709551615})");
   Parameters p(json, "suite: cases[0].parameters");
   EXPECT_EQ(p.integer("n", 1, 0, 10), 3);
   EXPECT_EQ(p.integer("absent", 7, 0, 10), 7);
@@ -85,6 +86,7 @@ TEST(Parameters, AreReadOnceAndChecked) {
   EXPECT_EQ(p.texts("names", {}), std::vector<std::string>{"a"});
   EXPECT_THROW(p.integer("n", 1, 4, 10), Error);
   EXPECT_THROW(p.integer("s", 1, 0, 10), Error);
+  EXPECT_THROW(p.integer("wraps", 1, -10, 10), Error);  // not -1
   EXPECT_THROW(p.texts("list", {}), Error);
   EXPECT_THROW(p.integers("list", {}, 2, 10), Error);
   EXPECT_THROW(p.refuse_others(), Error);  // "other"

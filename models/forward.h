@@ -17,7 +17,8 @@ struct ForwardOptions {
 // compute dtype; may be empty where the table wants none.
 //
 // Taps, for layer N: layers.N.linear.{qkv, q, k, v, g, beta, o, state}, layers.N.attention.{q, k,
-// v, o}, layers.N.residual (after the layer); and embedding, logits.
+// v, o}, layers.N.moe.{experts, weights}, layers.N.residual (after the layer), each where the layer has
+// it; and embedding, logits.
 void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
              const ForwardOptions& options = {});
 

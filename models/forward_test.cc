@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
@@ -57,17 +58,16 @@ class Plain {
 
   // The logits after the next token.
   Vector next(int32_t token) {
-    Vector h = part(weights_["embed_tokens.weight"], token * spec_.hidden, spec_.hidden);
+    Vector h = part(weights_["embed"], token * spec_.hidden, spec_.hidden);
     for (int l = 0; l < spec_.layer_count(); ++l) {
       prefix_ = str("layers.", l, ".");
-      const Vector x = rms_norm(h, weight("input_layernorm.weight"), 1, spec_.norm_eps);
-      add(h,
-          spec_.layers[l] == LayerKind::linear ? linear(layers_[l], x) : attention(layers_[l], x));
-      add(h, mlp(rms_norm(h, weight("post_attention_layernorm.weight"), 1, spec_.norm_eps)));
+      const Vector x = rms_norm(h, weight("norm"), 1, spec_.norm_eps);
+      add(h, spec_.layers[l].linear ? linear(layers_[l], x) : attention(layers_[l], x));
+      add(h, mlp(rms_norm(h, weight("ffn_norm"), 1, spec_.norm_eps)));
     }
     ++position_;
-    const std::string head = spec_.tied ? "embed_tokens.weight" : "lm_head.weight";
-    return times(weights_[head], rms_norm(h, weights_["norm.weight"], 1, spec_.norm_eps));
+    const std::string head = spec_.tied ? "embed" : "lm_head";
+    return times(weights_[head], rms_norm(h, weights_["norm"], 1, spec_.norm_eps));
   }
 
  private:
@@ -83,17 +83,17 @@ class Plain {
   }
 
   Vector mlp(const Vector& x) {
-    const Vector gate = times(weight("mlp.gate_proj.weight"), x);
-    Vector up = times(weight("mlp.up_proj.weight"), x);
+    const Vector gate = times(weight("ffn.gate"), x);
+    Vector up = times(weight("ffn.up"), x);
     for (size_t i = 0; i < up.size(); ++i) up[i] *= silu(gate[i]);
-    return times(weight("mlp.down_proj.weight"), up);
+    return times(weight("ffn.down"), up);
   }
 
   Vector linear(Layer& layer, const Vector& x) {
     const LinearSpec& a = spec_.linear;
     const int dk = a.key_dim, dv = a.value_dim, W = a.conv_width;
-    layer.raw.push_back(times(weight("linear_attn.in_proj_qkv.weight"), x));
-    const Vector& w = weight("linear_attn.conv1d.weight");
+    layer.raw.push_back(times(weight("linear.qkv"), x));
+    const Vector& w = weight("linear.conv");
     Vector c(layer.raw.back().size());
     for (size_t ch = 0; ch < c.size(); ++ch) {
       for (int j = 0; j < W; ++j)
@@ -101,9 +101,9 @@ class Plain {
           c[ch] += w[ch * W + j] * layer.raw[position_ - W + 1 + j][ch];
       c[ch] = silu(c[ch]);
     }
-    const Vector z = times(weight("linear_attn.in_proj_z.weight"), x);
-    const Vector b = times(weight("linear_attn.in_proj_b.weight"), x);
-    const Vector alpha = times(weight("linear_attn.in_proj_a.weight"), x);
+    const Vector z = times(weight("linear.z"), x);
+    const Vector b = times(weight("linear.beta"), x);
+    const Vector alpha = times(weight("linear.decay"), x);
     layer.states.resize(a.value_heads, Vector(dk * dv));
     Vector out;
     for (int h = 0; h < a.value_heads; ++h) {
@@ -112,8 +112,8 @@ class Plain {
       const Vector k = unit(part(c, (a.key_heads + kh) * dk, dk));
       const Vector v = part(c, 2 * a.key_heads * dk + h * dv, dv);
       const double beta = sigmoid(b[h]);
-      const double g = -std::exp(weight("linear_attn.A_log")[h]) *
-                       std::log(1 + std::exp(alpha[h] + weight("linear_attn.dt_bias")[h]));
+      const double g = -std::exp(weight("linear.A_log")[h]) *
+                       std::log(1 + std::exp(alpha[h] + weight("linear.dt_bias")[h]));
       Vector& S = layer.states[h];
       Vector o(dv);
       for (double& s : S) s *= std::exp(g);
@@ -123,12 +123,12 @@ class Plain {
         for (int i = 0; i < dk; ++i) S[i * dv + j] += k[i] * beta * (v[j] - held);
         for (int i = 0; i < dk; ++i) o[j] += S[i * dv + j] * q[i] / std::sqrt(dk);
       }
-      o = rms_norm(o, weight("linear_attn.norm.weight"), 0, spec_.norm_eps);
+      o = rms_norm(o, weight("linear.norm"), 0, spec_.norm_eps);
       for (int j = 0; j < dv; ++j)
         out.push_back(o[j] *
                       (a.gate == Activation::silu ? silu(z[h * dv + j]) : sigmoid(z[h * dv + j])));
     }
-    return times(weight("linear_attn.out_proj.weight"), out);
+    return times(weight("linear.out"), out);
   }
 
   static Vector unit(Vector x) {
@@ -140,18 +140,17 @@ class Plain {
   Vector attention(Layer& layer, const Vector& x) {
     const AttentionSpec& a = spec_.attention;
     const int D = a.head_dim, width = a.output_gate ? 2 * D : D;
-    const Vector q_proj = times(weight("self_attn.q_proj.weight"), x);
-    const Vector k_proj = times(weight("self_attn.k_proj.weight"), x);
-    layer.v.push_back(times(weight("self_attn.v_proj.weight"), x));
+    const Vector q_proj = times(weight("attention.q"), x);
+    const Vector k_proj = times(weight("attention.k"), x);
+    layer.v.push_back(times(weight("attention.v"), x));
     Vector& keys = layer.k.emplace_back();
     for (int h = 0; h < a.kv_heads; ++h)
       for (const double element :
-           norm_and_rotate(part(k_proj, h * D, D), weight("self_attn.k_norm.weight")))
+           norm_and_rotate(part(k_proj, h * D, D), weight("attention.k_norm")))
         keys.push_back(element);
     Vector out;
     for (int h = 0; h < a.q_heads; ++h) {
-      const Vector q =
-          norm_and_rotate(part(q_proj, h * width, D), weight("self_attn.q_norm.weight"));
+      const Vector q = norm_and_rotate(part(q_proj, h * width, D), weight("attention.q_norm"));
       const int kv = h / (a.q_heads / a.kv_heads);
       Vector o(D);
       double sum = 0;
@@ -165,7 +164,7 @@ class Plain {
       for (int d = 0; d < D; ++d)
         out.push_back(o[d] / sum * (a.output_gate ? sigmoid(q_proj[h * width + D + d]) : 1));
     }
-    return times(weight("self_attn.o_proj.weight"), out);
+    return times(weight("attention.o"), out);
   }
 
   Vector norm_and_rotate(const Vector& head, const Vector& w) const {
@@ -190,19 +189,29 @@ class Plain {
 // Running the forward
 // ------------------------------------------------------------------------------
 
-ModelSpec spec_of(std::vector<LayerKind> layers) {
-  ModelSpec spec = spec_named("qwen3.5-tiny");
-  spec.layers = std::move(layers);
-  spec.hidden = 24;
-  spec.ffn = 40;
-  spec.vocabulary = 60;
-  spec.tied = true;
-  spec.attention = {6, 2, 12, 4, 1e4, true};
-  spec.linear = {Family::gated_delta_net, 2, 6, 6, 10, 4, Activation::silu};
-  return spec;
+const std::string kLinear = "linear_attention", kAttention = "full_attention";
+
+nlohmann::json config_of(const std::vector<std::string>& layers) {
+  return {{"model_type", "qwen3_5_text"},
+          {"vocab_size", 60},
+          {"hidden_size", 24},
+          {"intermediate_size", 40},
+          {"num_hidden_layers", layers.size()},
+          {"layer_types", layers},
+          {"tie_word_embeddings", true},
+          {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},
+          {"head_dim", 12},
+          {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 1.0 / 3}}},
+          {"linear_num_key_heads", 2},
+          {"linear_num_value_heads", 6},
+          {"linear_key_head_dim", 6},
+          {"linear_value_head_dim", 10},
+          {"linear_conv_kernel_dim", 4}};
 }
 
-constexpr auto kLinear = LayerKind::linear, kAttention = LayerKind::attention;
+ModelSpec spec_of(const nlohmann::json& config) { return spec_from_config(config.dump(), "test"); }
+ModelSpec spec_of(std::initializer_list<std::string> layers) { return spec_of(config_of(layers)); }
 
 Tokens random_tokens(int n, int seed) {
   std::mt19937 bits(seed);
@@ -252,16 +261,27 @@ struct Runner {
 };
 
 std::vector<ModelSpec> variants() {
-  std::vector<ModelSpec> specs = {spec_of({kLinear, kAttention, kLinear, kLinear, kAttention}),
-                                  spec_of({kLinear}), spec_of({kAttention})};
-  ModelSpec& untied = specs.emplace_back(specs[0]);
-  untied.tied = false;
-  untied.linear = {Family::gated_delta_net, 3, 3, 8, 4, 2, Activation::sigmoid};
-  untied.attention = {4, 4, 8, 8, 1e7, false};
-  ModelSpec& no_rotation = specs.emplace_back(specs[0]);
-  no_rotation.attention.rotary_dim = 0;
-  no_rotation.linear.conv_width = 1;
-  no_rotation.norm_eps = 0.1;
+  const nlohmann::json config = config_of({kLinear, kAttention, kLinear, kLinear, kAttention});
+  std::vector<ModelSpec> specs = {spec_of(config), spec_of({kLinear}), spec_of({kAttention})};
+  nlohmann::json untied = config;
+  untied.update({{"tie_word_embeddings", false},
+                 {"output_gate_type", "sigmoid"},
+                 {"attn_output_gate", false},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 4},
+                 {"head_dim", 8},
+                 {"rope_parameters", {{"rope_theta", 1e7}, {"partial_rotary_factor", 1}}},
+                 {"linear_num_key_heads", 3},
+                 {"linear_num_value_heads", 3},
+                 {"linear_key_head_dim", 8},
+                 {"linear_value_head_dim", 4},
+                 {"linear_conv_kernel_dim", 2}});
+  specs.push_back(spec_of(untied));
+  nlohmann::json no_rotation = config;
+  no_rotation.update({{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.01}}},
+                      {"linear_conv_kernel_dim", 1},
+                      {"rms_norm_eps", 0.1}});
+  EXPECT_EQ(specs.emplace_back(spec_of(no_rotation)).attention.rotary_dim, 0);
   return specs;
 }
 
@@ -365,10 +385,54 @@ TEST(Forward, TapsAndHooksComeInOrderAndChangeNothing) {
   // The last residual is what the head reads.
   const Model& model = watched.model;
   const Vector last = part(recorder.values["layers.1.residual"], 7 * 24, 24);
-  const Vector head =
-      times(reference::elements(model.lm_head()),
-            rms_norm(last, reference::elements(model.weight("norm.weight")), 1, 1e-6));
+  const Vector head = times(reference::elements(model.lm_head()),
+                            rms_norm(last, reference::elements(model.weight("norm")), 1, 1e-6));
   EXPECT_LE(distance(part(logits, 7 * 60, 60), head), 1e-5);
+}
+
+// Each layer shows the parts that it has.
+TEST(Forward, TapsOfOtherArchitectures) {
+  const auto seen = [](const char* name, const char* config) {
+    nlohmann::json changed = nlohmann::json::parse(spec_named(name).config);
+    changed.update({{"vocab_size", 60}, {"hidden_size", 24}});
+    changed.update(nlohmann::json::parse(config));
+    Runner run(spec_of(changed), false);
+    Recorder recorder;
+    run.logits(table_of({random_tokens(5, 1)}), {.tap = &recorder});
+    return recorder;
+  };
+  const std::string linear0 = "layers.0.linear.", attention1 = "layers.1.attention.";
+  const Recorder kimi =
+      seen("kimi-linear-48b-a3b-tiny", R"({"num_hidden_layers": 2, "linear_attn_config":
+      {"kda_layers": [1], "num_heads": 2, "head_dim": 8, "short_conv_kernel_size": 4}})");
+  EXPECT_EQ(kimi.events,
+            (std::vector<std::string>{"embedding", linear0 + "qkv", linear0 + "q", linear0 + "k",
+                                      linear0 + "v", linear0 + "g", linear0 + "beta", linear0 + "o",
+                                      linear0 + "state", "layers.0.residual", attention1 + "q",
+                                      attention1 + "k", attention1 + "o", "layers.1.moe.experts",
+                                      "layers.1.moe.weights", "layers.1.residual", "logits"}));
+  EXPECT_EQ(kimi.shapes.at(linear0 + "g"), "[5, 2, 8]");      // a decay for each channel
+  EXPECT_EQ(kimi.shapes.at(attention1 + "q"), "[5, 4, 80]");  // absorbed: latent and shared
+  EXPECT_EQ(kimi.shapes.at(attention1 + "k"), "[5, 1, 80]");
+  EXPECT_EQ(kimi.shapes.at("layers.1.moe.experts"), "[5, 4]");
+
+  const Recorder nemotron = seen("nemotron-3-nano-30b-a3b-tiny",
+                                 R"({"num_hidden_layers": 3, "hybrid_override_pattern": "ME-"})");
+  EXPECT_EQ(nemotron.events,
+            (std::vector<std::string>{"embedding", linear0 + "qkv", linear0 + "q", linear0 + "k",
+                                      linear0 + "v", linear0 + "g", linear0 + "beta", linear0 + "o",
+                                      linear0 + "state", "layers.0.residual",
+                                      "layers.1.moe.experts", "layers.1.moe.weights",
+                                      "layers.1.residual", "layers.2.residual", "logits"}));
+  const Recorder ring =
+      seen("ring-mini-linear-2.0-tiny", R"({"num_hidden_layers": 2, "layer_group_size": 2})");
+  EXPECT_FALSE(ring.shapes.count(linear0 + "beta"));
+  EXPECT_EQ(ring.shapes.at(linear0 + "g"), "[5, 4]");
+  // The same decay in every row, and the layer's own.
+  const Vector g = ring.values.at(linear0 + "g");
+  for (int r = 0; r < 5; ++r)
+    for (int h = 0; h < 4; ++h)
+      EXPECT_NEAR(g[r * 4 + h], -std::exp2(-2.0 * (h + 1)) * (1 + 1e-5), 1e-7);
 }
 
 TEST(Forward, HooksRunWithoutATap) {
@@ -430,6 +494,17 @@ TEST(Forward, RunsWithoutRows) {
   EXPECT_LE(distance(state(2), state(0)), 1e-13);
 }
 
+TEST(Forward, OfEveryArchitectureRunsWithoutRows) {
+  const auto backend = reference::make_cpu_backend();
+  for (const std::string& name : model_names()) {
+    if (spec_named(name).hidden > 128) continue;
+    const Model model = Model::open(*backend, "random:" + name);
+    Pools pools(*backend, model.spec(),
+                {.state_slots = 1, .operator_slots = 1, .pages = 1, .page_size = 8});
+    EXPECT_NO_THROW(forward(model, pools, {.page_size = 8}, {})) << name;
+  }
+}
+
 TEST(PoolsBytes, AreThoseOfOneSlotOverAllLayers) {
   const auto backend = reference::make_cpu_backend();
   const Pools pools(*backend, spec_of({kLinear, kAttention, kLinear}),
@@ -439,6 +514,26 @@ TEST(PoolsBytes, AreThoseOfOneSlotOverAllLayers) {
   EXPECT_EQ(pools.operator_bytes(), 2 * (6 * 6 * 10 + 6 * 6 * 6 + 6 + 3 * 84) * 4);
   EXPECT_FALSE(pools.attention[0].k);
   EXPECT_FALSE(pools.linear[1].state);
+}
+
+TEST(PoolsBytes, OfOtherArchitectures) {
+  const auto backend = reference::make_cpu_backend();
+  const PoolSizes sizes{.state_slots = 3, .operator_slots = 5, .pages = 7, .page_size = 8};
+  const Pools kimi(*backend, spec_named("kimi-linear-48b-a3b-tiny"), sizes);
+  EXPECT_EQ(kimi.page_bytes(), 8 * 80 * 4);  // one latent for all heads; V is a part of it
+  EXPECT_FALSE(kimi.attention[3].v);
+  EXPECT_EQ(kimi.operator_bytes(),
+            3 * (2 * 4 * 32 * 32 + 3 * 384) * 4);  // T and U: no number but the matrix
+  const Pools falcon(*backend, spec_named("falcon-h1-1.5b-tiny"), sizes);  // both in each layer
+  EXPECT_EQ(falcon.page_bytes(), 4 * 2 * 8 * 2 * 32 * 4);
+  EXPECT_EQ(falcon.state_bytes(), 4 * (8 * 32 * 16 + 3 * (128 + 64)) * 4);
+  EXPECT_EQ(falcon.operator_bytes(),
+            4 * (8 * 32 * 16 + 8 + 3 * (128 + 64)) * 4);  // T is a number a head
+  const Pools ring(*backend, spec_named("ring-mini-linear-2.0-tiny"), sizes);
+  EXPECT_EQ(ring.state_bytes(), 4 * (4 * 32 * 32) * 4);  // no window
+  const Pools nemotron(*backend, spec_named("nemotron-3-nano-30b-a3b-tiny"), sizes);
+  EXPECT_FALSE(nemotron.linear[1].state);
+  EXPECT_FALSE(nemotron.attention[1].k);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/backend.h"
 #include "models/spec.h"
@@ -17,7 +19,8 @@ ModelSpec spec_of(const std::string& name_or_folder);
 class Model {
  public:
   // `random:NAME[:SEED]` makes weights; anything else is a Hugging Face folder with config.json and
-  // model.safetensors (F32 or BF16). Nothing is half-loaded.
+  // model.safetensors or its shards (float32, float16, bfloat16, FP8 with block scales). Nothing is
+  // half-loaded.
   // Error: unknown name or type; a tensor missing, extra or of another shape; damaged file; out of
   // memory.
   static Model open(Backend& backend, const std::string& name_or_folder);
@@ -29,16 +32,17 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   // What cache keys carry, so that residues of two models never meet.
   const std::string& identity() const { return identity_; }
-  // By its name in tensor_specs(); an absent name is an internal error.
+  // By its name in tensor_specs(), or layers.N.linear.log_decay [Hv] of Lightning attention; an absent name is an internal error.
   const Tensor& weight(const std::string& name) const;
   const Tensor& lm_head() const {
-    return weight(spec_.tied ? "embed_tokens.weight" : "lm_head.weight");
+    return weight(spec_.tied ? "embed" : "lm_head");
   }
 
  private:
   Model(Backend& backend, ModelSpec spec, std::string identity);
-  void put(const TensorSpec& tensor, const float* values);
-  void load_folder(const std::string& folder);
+  void fill(const std::function<void(const TensorSpec&, float*)>& elements);
+  void put(const std::string& name, const std::vector<int64_t>& shape, DType dtype,
+           const std::vector<float>& values);
 
   Backend* backend_;
   ModelSpec spec_;
@@ -46,8 +50,7 @@ class Model {
   std::map<std::string, Buffer> weights_;
 };
 
-// Writes a model's folder, config.json and model.safetensors in F32 or BF16, as a Hugging Face
-// class would. `backend` must be a CPU backend.
+// Writes a model's folder, its config.json and model.safetensors in float32 or bfloat16. `backend` must be a CPU backend.
 void write_model(const Model& model, const std::string& folder, DType dtype);
 
 }  // namespace hypic

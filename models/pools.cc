@@ -8,14 +8,14 @@ Pools::Pools(Backend& backend, const ModelSpec& spec, const PoolSizes& sizes)
     : sizes(sizes), linear(spec.layer_count()), attention(spec.layer_count()) {
   for (int l = 0; l < spec.layer_count(); ++l) {
     const DType compute = backend.compute_dtype(), state = backend.state_dtype();
-    if (spec.layers[l] == LayerKind::attention) {
+    if (spec.layers[l].attention) {
       const AttentionSpec& a = spec.attention;
-      attention[l].k =
-          Buffer(backend, compute, {sizes.pages, sizes.page_size, a.kv_heads, a.head_dim});
-      attention[l].v =
-          Buffer(backend, compute, {sizes.pages, sizes.page_size, a.kv_heads, a.head_dim});
-      continue;
+      const int64_t heads = a.latent() ? 1 : a.kv_heads;
+      attention[l].k = Buffer(backend, compute, {sizes.pages, sizes.page_size, heads, a.key_width()});
+      if (!a.latent())
+        attention[l].v = Buffer(backend, compute, {sizes.pages, sizes.page_size, heads, a.head_dim});
     }
+    if (!spec.layers[l].linear) continue;
     const LinearSpec& a = spec.linear;
     const FamilyTraits& family = traits(a.family);
     const int64_t H = a.value_heads, dk = a.key_dim, dv = a.value_dim, before = a.conv_width - 1;

@@ -27,15 +27,15 @@ struct LinearPool {
 };
 
 struct AttentionPool {
-  Buffer k, v;  // [P, page size, Hkv, D]
+  Buffer k, v;  // [P, page size, Hkv, D]; of latent attention k alone, [P, page size, 1, latent + shared]
 };
 
 struct Pools {
   Pools(Backend& backend, const ModelSpec& spec, const PoolSizes& sizes);
 
   PoolSizes sizes;
-  std::vector<LinearPool> linear;        // by layer; empty for attention layers
-  std::vector<AttentionPool> attention;  // by layer; empty for linear layers
+  std::vector<LinearPool> linear;        // by layer; empty where it has none
+  std::vector<AttentionPool> attention;  // by layer; empty where it has none
 
   // Bytes of one operator slot, of one state slot and of one page, over all layers.
   int64_t operator_bytes() const;

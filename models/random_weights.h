@@ -1,6 +1,7 @@
 // Weights from a seed, for speed and numerics. They must not forget: a model that loses its state
 // within a segment hides every fault of reuse. So memory lengths per head are log-uniform in 64 …
-// 65,536 tokens, matrices are fan-in scaled, and every norm is perturbed. All values are exact in
+// 65,536 tokens, matrices are fan-in scaled, routers spread, and every norm is perturbed.
+// (Lightning attention has no such weights: its decays are the architecture's.) All values are exact in
 // bfloat16 (A_log and dt_bias in float32), so that every backend computes with the same weights.
 #pragma once
 

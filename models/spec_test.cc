@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace hypic {
 namespace {
@@ -39,7 +42,10 @@ ModelSpec spec_of(const json& config) { return spec_from_config(config.dump(), "
 
 std::string kinds(const ModelSpec& spec) {
   std::string text;
-  for (const LayerKind kind : spec.layers) text += kind == LayerKind::linear ? 'l' : 'a';
+  for (const Layer& layer : spec.layers) {
+    EXPECT_TRUE(layer == kLinearLayer || layer == kAttentionLayer);
+    text += layer.linear ? 'l' : 'a';
+  }
   return text;
 }
 
@@ -66,7 +72,7 @@ TEST(SpecFromConfig, ReadsAPublishedConfig) {
   EXPECT_EQ(spec.model_type, "qwen3_5_text");
   EXPECT_EQ(spec.vocabulary, 248320);
   EXPECT_EQ(spec.hidden, 1024);
-  EXPECT_EQ(spec.ffn, 3584);
+  EXPECT_EQ(spec.ffn.inner, 3584);
   EXPECT_EQ(spec.norm_eps, 1e-6);
   EXPECT_TRUE(spec.norm_plus_one);
   EXPECT_TRUE(spec.tied);
@@ -78,6 +84,7 @@ TEST(SpecFromConfig, ReadsAPublishedConfig) {
   EXPECT_EQ(spec.attention.rotary_dim, 64);
   EXPECT_EQ(spec.attention.rope_theta, 1e7);
   EXPECT_TRUE(spec.attention.output_gate);
+  EXPECT_EQ(spec.attention.qk_norm, QkNorm::heads);
   EXPECT_EQ(spec.linear.family, Family::gated_delta_net);
   EXPECT_EQ(spec.linear.key_heads, 16);
   EXPECT_EQ(spec.linear.value_heads, 16);
@@ -85,7 +92,11 @@ TEST(SpecFromConfig, ReadsAPublishedConfig) {
   EXPECT_EQ(spec.linear.value_dim, 128);
   EXPECT_EQ(spec.linear.conv_width, 4);
   EXPECT_EQ(spec.linear.gate, Activation::silu);
+  EXPECT_EQ(spec.linear.qk_norm, QkNorm::l2);
+  EXPECT_EQ(spec.linear.scale, 1 / std::sqrt(128.0));
   EXPECT_EQ(spec.linear.conv_channels(), 6144);
+  EXPECT_EQ(spec.linear_layers(), 6);
+  EXPECT_EQ(spec.attention_layers(), 2);
   // The same without the nesting.
   EXPECT_EQ(parameter_count(spec_of(text_config())), parameter_count(spec));
 }
@@ -121,26 +132,55 @@ TEST(SpecFromConfig, TiesByTheTextPartThenByTheTop) {
 
 TEST(SpecFromConfig, OptionalKeys) {
   json config = text_config();
-  for (const char* key : {"rms_norm_eps", "max_position_embeddings", "attn_output_gate",
-                          "attention_bias", "hidden_act", "rope_parameters"})
+  for (const char* key :
+       {"rms_norm_eps", "max_position_embeddings", "attn_output_gate", "attention_bias",
+        "hidden_act", "rope_parameters", "head_dim", "num_key_value_heads"})
     config.erase(key);
   const ModelSpec spec = spec_of(config);
   EXPECT_EQ(spec.norm_eps, 1e-6);
   EXPECT_EQ(spec.max_positions, 262144);
   EXPECT_TRUE(spec.attention.output_gate);
   EXPECT_EQ(spec.attention.rope_theta, 1e7);
-  EXPECT_EQ(spec.attention.rotary_dim, 64);
+  EXPECT_EQ(spec.attention.head_dim, 128);  // hidden / heads
+  EXPECT_EQ(spec.attention.kv_heads, 8);
+  EXPECT_EQ(spec.attention.rotary_dim, 32);
   // Older files have the rotation at the top.
   config["rope_theta"] = 5e5;
   config["partial_rotary_factor"] = 0.5;
   EXPECT_EQ(spec_of(config).attention.rope_theta, 5e5);
-  EXPECT_EQ(spec_of(config).attention.rotary_dim, 128);
+  EXPECT_EQ(spec_of(config).attention.rotary_dim, 64);
   config["output_gate_type"] = "sigmoid";
   EXPECT_EQ(spec_of(config).linear.gate, Activation::sigmoid);
   config["output_gate_type"] = "swish";
   EXPECT_EQ(spec_of(config).linear.gate, Activation::silu);
   config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {11, 11, 10}}};
   EXPECT_NO_THROW(spec_of(config));
+}
+
+// Python writes an infinity bare, transformers' newer releases as an object.
+TEST(SpecFromConfig, AcceptsInfinityHoweverItIsWritten) {
+  const std::string config = json::parse(spec_named("granite-4.0-h-350m-tiny").config).dump();
+  for (const char* limit : {"[0.5, Infinity]", R"([0.5, {"__float__": "Infinity"}])"}) {
+    std::string text = config;
+    text.insert(1, std::string("\"time_step_limit\": ") + limit +
+                       R"(, "note": "Infinity, \"Infinity\" and", )");
+    const ModelSpec spec = spec_from_config(text, "config.json");
+    EXPECT_EQ(spec.linear.step_min, 0.5);
+    EXPECT_EQ(spec.linear.step_max, INFINITY);
+    EXPECT_EQ(spec.config, text);
+  }
+  // A string may end in a backslash.
+  std::string text = config;
+  text.insert(1, R"("folder": "C:\\", "note": "Infinity", )");
+  EXPECT_NO_THROW(spec_from_config(text, "config.json"));
+  text = config;
+  text.insert(1, R"("rms_norm_eps": Infinity, "note": 1, )");
+  EXPECT_THROW(spec_from_config(text, "config.json"), Error);
+  for (const char* limit : {"[-Infinity, 1]", "[0, NaN]", "[0, Infinity1]"}) {
+    text = config;
+    text.insert(1, std::string("\"time_step_limit\": ") + limit + ", ");
+    EXPECT_THROW(spec_from_config(text, "config.json"), Error) << limit;
+  }
 }
 
 TEST(SpecFromConfig, RefusesWhatIsNoConfig) {
@@ -150,8 +190,10 @@ TEST(SpecFromConfig, RefusesWhatIsNoConfig) {
   expect_refused("{}", "no model_type");
   expect_refused(R"({"model_type": 3})", "no model_type");
   expect_refused(R"({"model_type": "qwen3_5", "text_config": {}})", "no model_type");
+  std::string types;
+  for (const std::string& type : model_types()) types += (types.empty() ? "" : ", ") + type;
   expect_refused(R"({"model_type": "llama"})",
-                 "model type \"llama\" is not supported; supported: qwen3_5_text");
+                 "model type \"llama\" is not supported; supported: " + types);
   expect_refused(std::string(1 << 20, '['), "nested deeper than");
 }
 
@@ -160,10 +202,13 @@ TEST(SpecFromConfig, RefusesMissingIllTypedAndOutOfRangeSizes) {
                           "num_attention_heads", "num_key_value_heads", "head_dim",
                           "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
                           "linear_value_head_dim", "linear_conv_kernel_dim"}) {
-    json config = text_config();
-    config.erase(key);
-    expect_refused(config.dump(), std::string("key ") + key + " is missing");
-    for (const json& value : {json("8"), json(8.5), json(nullptr), json(true), json::array({8})})
+    if (key != std::string("num_key_value_heads") && key != std::string("head_dim")) {
+      json config = text_config();
+      config.erase(key);
+      expect_refused(config.dump(), std::string("key ") + key + " is missing");
+      expect_refused(key, nullptr, std::string("key ") + key + " is missing");
+    }
+    for (const json& value : {json("8"), json(8.5), json(true), json::array({8})})
       expect_refused(key, value, std::string(key) + " must be an integer");
     for (const json& value :
          {json(0), json(-1), json(1 << 30), json(uint64_t{1} << 63), json(~uint64_t{0})})
@@ -192,7 +237,7 @@ TEST(SpecFromConfig, RefusesWhatTheForwardDoesNotDo) {
   expect_refused("output_gate_type", "tanh", "output_gate_type \"tanh\"");
   expect_refused("layer_types", json::array({"linear_attention"}),
                  "must list num_hidden_layers = 8 layers");
-  expect_refused("layer_types", "linear_attention", "must list num_hidden_layers");
+  expect_refused("layer_types", "linear_attention", "layer_types must be a list");
   json types = text_config()["layer_types"];
   types[2] = "sliding_attention";
   expect_refused("layer_types", types, "layer type \"sliding_attention\" is not supported");
@@ -235,21 +280,44 @@ TEST(SpecFromConfig, RefusesDeepValues) {
 }
 
 TEST(ModelNames, OfThePublishedSizesCountAsAdvertised) {
-  const std::pair<const char*, double> published[] = {{"qwen3.5-0.8b", 0.75e9},
-                                                      {"qwen3.5-2b", 1.88e9},
-                                                      {"qwen3.5-4b", 4.20e9},
-                                                      {"qwen3.5-9b", 8.95e9},
-                                                      {"qwen3.5-27b", 26.9e9}};
+  const std::pair<const char*, double> published[] = {
+      {"qwen3.5-0.8b", 0.75e9},         {"qwen3.5-2b", 1.88e9},
+      {"qwen3.5-4b", 4.20e9},           {"qwen3.5-9b", 8.95e9},
+      {"qwen3.5-27b", 26.9e9},          {"qwen3.5-35b-a3b", 34.66e9},
+      {"qwen3.5-122b-a10b", 122.1e9},   {"qwen3.5-397b-a17b", 396.3e9},
+      {"ring-mini-linear-2.0", 16.4e9}, {"ring-flash-linear-2.0", 104.2e9}};
   for (const auto& [name, count] : published)
-    EXPECT_NEAR(static_cast<double>(parameter_count(spec_named(name))) / count, 1, 0.01) << name;
-  const std::vector<std::string> names = model_names();
-  EXPECT_EQ(names.size(), 6u);
-  for (const std::string& name : names) EXPECT_EQ(spec_named(name).name, name);
+    EXPECT_NEAR(static_cast<double>(parameter_count(spec_named(name))) / count, 1, 0.004) << name;
+  // By name only.
+  const std::pair<const char*, double> named[] = {
+      {"qwen3-next-80b-a3b", 80e9}, {"kimi-linear-48b-a3b", 48e9}, {"minimax-text-01", 456e9},
+      {"granite-4.0-h-tiny", 7e9},  {"granite-4.0-h-350m", 350e6}, {"falcon-h1-1.5b", 1.5e9}};
+  for (const auto& [name, count] : named)
+    EXPECT_NEAR(static_cast<double>(parameter_count(spec_named(name))) / count, 1, 0.03) << name;
   // The named size and its published config are one spec.
   json config = text_config();
   config["num_hidden_layers"] = 24;
   config.erase("layer_types");
   EXPECT_EQ(parameter_count(spec_of(config)), parameter_count(spec_named("qwen3.5-0.8b")));
+}
+
+TEST(ModelNames, EachFullOneHasATinyTwin) {
+  const std::vector<std::string> names = model_names();
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  std::set<std::string> types;
+  for (const std::string& name : names) {
+    const ModelSpec spec = spec_named(name);
+    EXPECT_EQ(spec.name, name);
+    types.insert(spec.model_type);
+    if (parameter_count(spec) < 10'000'000) continue;  // one of the tiny ones itself
+    const ModelSpec tiny = spec_named(name + "-tiny");
+    EXPECT_EQ(tiny.name, name + "-tiny");
+    EXPECT_EQ(tiny.model_type, spec.model_type);
+    EXPECT_LT(parameter_count(tiny), 10'000'000);
+  }
+  EXPECT_EQ(types.size(), 10u);
+  for (const std::string& type : types)
+    EXPECT_EQ(std::ranges::count(model_types(), type), 1) << type;
 }
 
 TEST(ModelNames, AnUnknownOneListsTheKnown) {
@@ -263,9 +331,11 @@ TEST(ModelNames, AnUnknownOneListsTheKnown) {
     for (const std::string& name : model_names())
       EXPECT_NE(std::string(error.what()).find(name), std::string::npos);
   }
+  EXPECT_THROW(spec_named("qwen3.5-tiny-tiny"), Error);
+  EXPECT_THROW(spec_named(""), Error);
 }
 
-TEST(TensorSpecs, AreThoseOfTheCheckpoint) {
+TEST(TensorSpecs, AreThoseOfTheModel) {
   const ModelSpec spec = spec_of(text_config());
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const TensorSpec& tensor : tensor_specs(spec))
@@ -273,22 +343,22 @@ TEST(TensorSpecs, AreThoseOfTheCheckpoint) {
   EXPECT_EQ(shapes.size(),
             2u + 6 * 14 + 2 * 11);  // a linear layer has 14 tensors, an attention layer 11
   using Shape = std::vector<int64_t>;
-  EXPECT_EQ(shapes["embed_tokens.weight"], (Shape{248320, 1024}));
-  EXPECT_EQ(shapes["norm.weight"], (Shape{1024}));
-  EXPECT_EQ(shapes["layers.0.linear_attn.in_proj_qkv.weight"], (Shape{6144, 1024}));
-  EXPECT_EQ(shapes["layers.0.linear_attn.conv1d.weight"], (Shape{6144, 1, 4}));
-  EXPECT_EQ(shapes["layers.0.linear_attn.A_log"], (Shape{16}));
-  EXPECT_EQ(shapes["layers.0.linear_attn.norm.weight"], (Shape{128}));
-  EXPECT_EQ(shapes["layers.0.linear_attn.out_proj.weight"], (Shape{1024, 2048}));
-  EXPECT_EQ(shapes["layers.3.self_attn.q_proj.weight"], (Shape{4096, 1024}));
-  EXPECT_EQ(shapes["layers.3.self_attn.k_proj.weight"], (Shape{512, 1024}));
-  EXPECT_EQ(shapes["layers.3.self_attn.o_proj.weight"], (Shape{1024, 2048}));
-  EXPECT_EQ(shapes["layers.3.self_attn.q_norm.weight"], (Shape{256}));
-  EXPECT_EQ(shapes["layers.7.mlp.down_proj.weight"], (Shape{1024, 3584}));
-  EXPECT_FALSE(shapes.count("lm_head.weight"));
+  EXPECT_EQ(shapes["embed"], (Shape{248320, 1024}));
+  EXPECT_EQ(shapes["norm"], (Shape{1024}));
+  EXPECT_EQ(shapes["layers.0.linear.qkv"], (Shape{6144, 1024}));
+  EXPECT_EQ(shapes["layers.0.linear.conv"], (Shape{6144, 4}));
+  EXPECT_EQ(shapes["layers.0.linear.A_log"], (Shape{16}));
+  EXPECT_EQ(shapes["layers.0.linear.norm"], (Shape{128}));
+  EXPECT_EQ(shapes["layers.0.linear.out"], (Shape{1024, 2048}));
+  EXPECT_EQ(shapes["layers.3.attention.q"], (Shape{4096, 1024}));
+  EXPECT_EQ(shapes["layers.3.attention.k"], (Shape{512, 1024}));
+  EXPECT_EQ(shapes["layers.3.attention.o"], (Shape{1024, 2048}));
+  EXPECT_EQ(shapes["layers.3.attention.q_norm"], (Shape{256}));
+  EXPECT_EQ(shapes["layers.7.ffn.down"], (Shape{1024, 3584}));
+  EXPECT_FALSE(shapes.count("lm_head"));
   ModelSpec untied = spec;
   untied.tied = false;
-  EXPECT_EQ(tensor_specs(untied).back().name, "lm_head.weight");
+  EXPECT_EQ(tensor_specs(untied).back().name, "lm_head");
   EXPECT_EQ(parameter_count(untied) - parameter_count(spec), int64_t{248320} * 1024);
 }
 

@@ -18,6 +18,7 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace hypic {
 namespace {
@@ -35,6 +36,7 @@ struct FreePattern {
 };
 struct FreeMatch {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
 struct AddedToken {
@@ -150,11 +152,7 @@ std::string to_nfc(std::string_view text) {
 }
 
 json parse_file(const fs::path& path) {
-  try {
-    return json::parse(read_file(path.string(), kMaxFileBytes));
-  } catch (const json::exception& error) {
-    fail(path.string(), ": ", error.what());
-  }
+  return parse_json(read_file(path.string(), kMaxFileBytes), path.string());
 }
 
 // A member that may be absent or null.
@@ -162,11 +160,6 @@ const json& member(const json& object, const char* name) {
   static const json null;
   const auto found = object.find(name);
   return found == object.end() ? null : *found;
-}
-
-// For messages. What may be deep goes by the name of its type, since dump() recurses.
-std::string shown(const json& value) {
-  return value.is_structured() ? value.type_name() : value.dump();
 }
 
 bool is_type(const json& object, const char* type) {
@@ -179,7 +172,7 @@ bool flag(const json& object, const char* name) {
 }
 
 int32_t token_id(const std::string& path, const std::string& token, const json& value) {
-  if (!value.is_number_integer() || value < 0 || value >= kMaxTokens) {
+  if (!is_integer_in(value, 0, kMaxTokens - 1)) {
     fail(path, ": the id of token \"", token, "\" is ", shown(value),
          "; it must be a whole number below ", kMaxTokens);
   }
@@ -337,6 +330,7 @@ struct Tokenizer::Impl {
     std::vector<Symbol> symbols;
     std::vector<uint64_t> heap;  // rank << 32 | left symbol, the smallest on top
     std::unique_ptr<pcre2_match_data, FreeMatch> match{pcre2_match_data_create(1, nullptr)};
+    std::unique_ptr<pcre2_match_context, FreeMatch> limits{pcre2_match_context_create(nullptr)};
 
     void add_fragment(std::string_view text);
     void add_piece(std::string_view piece);
@@ -456,16 +450,25 @@ void Tokenizer::Impl::Encoder::add_fragment(std::string_view raw) {
   const std::string normalised = impl.nfc ? to_nfc(raw) : std::string();
   const std::string_view text = impl.nfc ? normalised : raw;
   for (size_t done = 0; done < text.size();) {
+    // A sane regex backtracks over a run a few times; PCRE2's own limit is for one match, and would
+    // let a hostile one spend minutes on a page.
+    constexpr size_t kSteps = 10'000, kStepsAByte = 16;
+    pcre2_set_match_limit(
+        limits.get(),
+        uint32_t(std::min<size_t>(kSteps + kStepsAByte * (text.size() - done), UINT32_MAX)));
     // NO_UTF_CHECK: the text is valid, and a check at every match would make this quadratic.
     const int found =
         pcre2_match(impl.pattern.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                    done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
+                    done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), limits.get());
     if (found == PCRE2_ERROR_NOMATCH) {
       add_piece(text.substr(done));
       return;
     }
     require(found >= 0, "the tokenizer's regex gives up on the text (PCRE2 error ", found, ")");
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
+    // PCRE2 refuses \K in lookarounds, but not in a group that a lookaround calls.
+    require(done <= range[0] && range[0] < range[1],
+            "the tokenizer's regex moves a match out of place; take \\K out of it");
     if (range[0] > done) add_piece(text.substr(done, range[0] - done));
     add_piece(text.substr(range[0], range[1] - range[0]));
     done = range[1];

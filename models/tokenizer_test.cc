@@ -434,6 +434,12 @@ TEST_F(TokenizerFile, BoundsHostileRegexes) {
   json& regex = good_["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
   regex = "(?:a+)+$";
   EXPECT_THROW(load(good_).encode(std::string(200, 'a') + "b"), Error);
+  for (const char* pattern : {"(?=(?1))|(ab\\Kb)", "(?=(?1))a|(abb\\K)", "(?<=(?1))b|(\\Ka)"}) {
+    regex = pattern;
+    EXPECT_THROW(load(good_).encode("aabbb"), Error) << pattern;
+  }
+  regex = "(?=.*.*.*c)x|a";  // cheap enough each time, but at every character
+  EXPECT_THROW(load(good_).encode(std::string(2000, 'a')), Error);
   for (const char* pattern : {"", "a*", "(?=a)", "\\b", "(?<=a)b\\K"}) {
     regex = pattern;
     const Tokenizer tokenizer = load(good_);

@@ -2,12 +2,14 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <new>
+#include <fstream>
+#include <string>
 
 #include "reference/ops/attention.h"
 #include "reference/ops/causal_conv.h"
 #include "reference/ops/linear_attention.h"
 #include "reference/ops/matmul.h"
+#include "reference/ops/moe.h"
 #include "reference/ops/norm.h"
 #include "reference/ops/pointwise.h"
 #include "reference/ops/rope.h"
@@ -21,10 +23,18 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return sizeof(T) == 8 ? "cpu64" : "cpu"; }
   DType compute_dtype() const override { return kDTypeOf<T>; }
   DType state_dtype() const override { return kDTypeOf<T>; }
+  bool batch_invariant() const override { return true; }
 
+  // Linux promises memory that it does not have: what is really there.
+  size_t available_bytes() const override {
+    std::ifstream info("/proc/meminfo");
+    for (std::string key, line; info >> key && std::getline(info, line);)
+      if (key == "MemAvailable:") return std::strtoull(line.c_str(), nullptr, 10) * 1024;
+    return SIZE_MAX;
+  }
   void* allocate(size_t bytes) override {
     void* memory = std::malloc(bytes);
-    require(memory != nullptr, "out of memory: ", bytes, " bytes asked for on the CPU");
+    if (!memory) throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for on the CPU"));
     std::memset(memory, 0xff, bytes);  // NaN, so that a read before a write shows
     return memory;
   }
@@ -38,8 +48,14 @@ class CpuBackend final : public Backend {
     move(to, from.data, from.bytes());
   }
   void copy(const Tensor& to, const Tensor& from) override {
-    HYPIC_CHECK(to.dtype == from.dtype && to.size() == from.size() && to.contiguous() && from.contiguous());
-    move(to.data, from.data, to.bytes());
+    HYPIC_CHECK(to.dtype == from.dtype && to.rank == from.rank && to.shape == from.shape, to.shape_string(),
+                " from ", from.shape_string());
+    if (to.contiguous() && from.contiguous()) return move(to.data, from.data, to.bytes());
+    if (to.rank > 1) {
+      for (int64_t i = 0; i < to[0]; ++i) copy(to.at(i), from.at(i));
+      return;
+    }
+    HYPIC_CHECK(to.contiguous() && from.contiguous(), "the last axis must be contiguous");
   }
   void fill_zero(const Tensor& tensor) override {
     HYPIC_CHECK(tensor.contiguous());
@@ -50,6 +66,7 @@ class CpuBackend final : public Backend {
 
   void embedding(const EmbeddingArgs& a) override { reference::embedding<T>(a); }
   void matmul(const MatmulArgs& a) override { reference::matmul<T>(a); }
+  void head_matmul(const HeadMatmulArgs& a) override { reference::head_matmul<T>(a); }
   void add(const AddArgs& a) override { reference::add<T>(a); }
   void rms_norm(const RmsNormArgs& a) override { reference::rms_norm<T>(a); }
   void l2_norm(const L2NormArgs& a) override { reference::l2_norm<T>(a); }
@@ -61,6 +78,8 @@ class CpuBackend final : public Backend {
   void rope(const RopeArgs& a) override { reference::rope<T>(a); }
   void append_kv(const AppendKvArgs& a) override { reference::append_kv<T>(a, table()); }
   void attention(const AttentionArgs& a) override { reference::attention<T>(a, table()); }
+  void route(const RouteArgs& a) override { reference::route<T>(a); }
+  void experts(const ExpertsArgs& a) override { reference::experts<T>(a); }
   void gather_rows(const GatherRowsArgs& a) override { reference::gather_rows<T>(a); }
   void argmax(const ArgmaxArgs& a) override { reference::argmax<T>(a); }
 

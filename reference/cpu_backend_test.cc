@@ -34,6 +34,7 @@ TEST_P(CpuBackendTest, SaysWhatItIs) {
   EXPECT_EQ(backend->name(), GetParam() ? "cpu64" : "cpu");
   EXPECT_EQ(backend->compute_dtype(), GetParam() ? DType::f64 : DType::f32);
   EXPECT_EQ(backend->state_dtype(), backend->compute_dtype());
+  EXPECT_GT(backend->available_bytes(), size_t{1} << 20);
 }
 
 TEST_P(CpuBackendTest, MemoryIsNaNAtFirst) {
@@ -64,6 +65,28 @@ TEST_P(CpuBackendTest, MovesBytes) {
   EXPECT_THROW(backend->fill_zero(matrix.tensor().columns(0, 2)), InternalError);
   EXPECT_THROW(backend->upload(matrix.tensor().columns(0, 2), values.data()), InternalError);
   EXPECT_THROW(backend->download(back.data(), matrix.tensor().columns(0, 2)), InternalError);
+}
+
+// Up to three axes, each with its own stride; nothing beside the view is written.
+TEST_P(CpuBackendTest, CopiesStridedViews) {
+  const Buffer from = filled({3, 4, 10}, 1), to = filled({3, 4, 7}, 2), dense = fresh({3, 4, 5});
+  const std::vector<double> left = elements(to.tensor().columns(0, 1)),
+                            right = elements(to.tensor().columns(6, 7));
+  const Tensor part = from.tensor().columns(3, 8), into = to.tensor().columns(1, 6);
+  backend->copy(into, part);
+  EXPECT_EQ(elements(into), elements(part));
+  EXPECT_EQ(elements(to.tensor().columns(0, 1)), left);
+  EXPECT_EQ(elements(to.tensor().columns(6, 7)), right);
+  backend->copy(dense, part);
+  EXPECT_EQ(elements(dense), elements(part));
+  backend->copy(into, dense);
+  EXPECT_EQ(elements(into), elements(part));
+  backend->copy(to.tensor().at(2).columns(0, 5), part.at(0));  // two axes
+  EXPECT_EQ(elements(to.tensor().at(2).columns(0, 5)), elements(part.at(0)));
+  EXPECT_THROW(backend->copy(into, dense.tensor().columns(0, 4)), InternalError);
+  Tensor scattered = from.tensor().at(0).at(0).rows(0, 5);
+  scattered.stride[0] = 2;
+  EXPECT_THROW(backend->copy(dense.tensor().at(0).at(0), scattered), InternalError);
 }
 
 // A leak or a second release shows under the address sanitizer.
@@ -136,7 +159,7 @@ TEST_P(CpuBackendTest, OperationsWriteTheirWholeOutput) {
   written("attention", {R, H, D}, [&](const Tensor& out) {
     const Buffer k_pages = fresh({1, 16, H, D}), v_pages = fresh({1, 16, H, D});
     backend->append_kv({heads, heads, k_pages, v_pages});
-    backend->attention({heads, tokens, k_pages, v_pages, 2, 1e4, 1, out});
+    backend->attention({heads, k_pages, v_pages, 2, 1e4, 1, out});
   });
   written("causal_conv", {R, K}, [&](const Tensor& out) {
     const Buffer window = fresh({1, 3, K}), tail = fresh({1, 3, K});
@@ -159,6 +182,23 @@ TEST_P(CpuBackendTest, OperationsWriteTheirWholeOutput) {
     backend->linear_attention(args);
     for (const Buffer* part : {&state, &U, &T, &scale}) EXPECT_TRUE(finite(*part));
   });
+  written("head_matmul", {R, H, N}, [&](const Tensor& out) {
+    for (const bool transposed : {false, true})
+      backend->head_matmul(
+          {heads, transposed ? filled({H, D, N}, 9) : filled({H, N, D}, 9), transposed, out});
+  });
+  const Buffer chosen(*backend, DType::i32, {R, 2}), weights = fresh({R, 2});
+  backend->route({.logits = rows,
+                  .score = RouteArgs::Score::softmax,
+                  .renormalise = true,
+                  .experts = chosen,
+                  .weights = weights});
+  EXPECT_TRUE(finite(weights));
+  for (const double e : elements(chosen)) EXPECT_TRUE(0 <= e && e < N);
+  written("experts", {R, K}, [&](const Tensor& out) {
+    backend->experts({x, chosen, weights, filled({N, 2 * D, K}, 10), filled({N, K, D}, 11), true,
+                      Activation::silu, out});
+  });
   const Buffer best(*backend, DType::i32, {R});
   backend->argmax({rows, best});
   for (const double i : elements(best)) EXPECT_TRUE(0 <= i && i < N);
@@ -178,6 +218,11 @@ TEST_P(CpuBackendTest, AddRmsNorm) {
   backend->add_rms_norm({residual, {}, w, true, 1e-6, out});  // no update: only the norm
   EXPECT_EQ(elements(residual), elements(same));
   EXPECT_EQ(elements(out), elements(expected));
+  backend->add_rms_norm({residual, update, w, false, 1e-6, out, 0.25});
+  backend->add({same, update, 1, 0.25});
+  backend->rms_norm({same, w, false, 1e-6, expected});
+  EXPECT_EQ(elements(residual), elements(same));
+  EXPECT_EQ(elements(out), elements(expected));
 }
 
 TEST_P(CpuBackendTest, ConvGates) {
@@ -190,7 +235,7 @@ TEST_P(CpuBackendTest, ConvGates) {
                A_log = filled({Hv}, 4), dt_bias = filled({Hv}, 5), g = fresh({5, Hv}),
                logit = filled({5, Hv}, 6), beta = fresh({5, Hv});
   const CausalConvArgs args{x, w, Activation::silu, window, tail, conv};
-  backend->conv_gates({args, Hk, Hv, dk, dv, 1e-6, q, k, alpha, A_log, dt_bias, g, logit, beta});
+  backend->conv_gates({args, Hk, dk, 1e-6, q, k, {alpha, A_log, dt_bias, g}, {logit, beta}});
   backend->causal_conv({x, w, Activation::silu, window, tail, plain});
   EXPECT_EQ(elements(conv), elements(plain));
   const Buffer q_expected = fresh({5, Hk, dk}), k_expected = fresh({5, Hk, dk}),
@@ -202,6 +247,23 @@ TEST_P(CpuBackendTest, ConvGates) {
   backend->decay_gate({alpha, A_log, dt_bias, gates});
   EXPECT_EQ(elements(g), elements(gates));
   backend->sigmoid({logit, gates});
+  EXPECT_EQ(elements(beta), elements(gates));
+  // As Mamba-2 calls it: no norms, beta is the step of the decay; and as KDA does, a decay for each
+  // channel.
+  const Buffer step = fresh({5, Hv}), expected_step = fresh({5, Hv});
+  const std::vector<double> before = elements(q);
+  backend->conv_gates(
+      {args, Hk, dk, 1e-6, {}, {}, {alpha, A_log, dt_bias, g, step, 0.5, 1}, {{}, step}});
+  backend->decay_gate({alpha, A_log, dt_bias, gates, expected_step, 0.5, 1});
+  EXPECT_EQ(elements(g), elements(gates));
+  EXPECT_EQ(elements(step), elements(expected_step));
+  EXPECT_EQ(elements(q), before);
+  const Buffer wide = filled({5, Hv, dk}, 7), bias = filled({Hv, dk}, 8), out = fresh({5, Hv, dk}),
+               wide_expected = fresh({5, Hv, dk});
+  backend->conv_gates({args, Hk, dk, 1e-6, q, k, {wide, A_log, bias, out}, {logit, beta, 2}});
+  backend->decay_gate({wide, A_log, bias, wide_expected});
+  EXPECT_EQ(elements(out), elements(wide_expected));
+  backend->sigmoid({logit, gates, 2});
   EXPECT_EQ(elements(beta), elements(gates));
 }
 
@@ -226,6 +288,39 @@ TEST_P(CpuBackendTest, QkNormAppend) {
   EXPECT_EQ(elements(v_pages.tensor().at(0).rows(0, 3)), elements(v));
 }
 
+// One norm over all heads as one vector; none; no rotation.
+TEST_P(CpuBackendTest, QkNormAppendInOtherForms) {
+  ChainTable table = one_chain({}, {step(3)}, 40);
+  table.pages = {0};
+  backend->begin(table);
+  const Buffer q = filled({3, 4, 16}, 1), k = filled({3, 2, 8}, 2), v = filled({3, 2, 8}, 3),
+               q_dense = filled({3, 4, 8}, 6), qw = filled({32}, 4), kw = filled({16}, 5),
+               positions = numbers({40, 41, 42}), k_pages = fresh({1, 16, 2, 8}),
+               v_pages = fresh({1, 16, 2, 8}), q_out = fresh({3, 4, 8}), k_out = fresh({3, 2, 8}),
+               expected = fresh({3, 2, 8}), q_expected = fresh({3, 4, 8});
+  backend->qk_norm_append(
+      {q_dense, k, v, qw, kw, false, 1e-6, positions, 4, 1e4, k_pages, v_pages, q_out, k_out});
+  backend->rms_norm(
+      {q_dense.tensor().reshape({3, 32}), qw, false, 1e-6, q_expected.tensor().reshape({3, 32})});
+  backend->rms_norm(
+      {k.tensor().reshape({3, 16}), kw, false, 1e-6, expected.tensor().reshape({3, 16})});
+  backend->rope({expected, positions, 4, 1e4, expected});
+  EXPECT_EQ(elements(q_out), elements(q_expected));
+  EXPECT_EQ(elements(k_pages.tensor().at(0).rows(0, 3)), elements(expected));
+
+  const Tensor q_half = q.tensor().columns(0, 8);
+  backend->qk_norm_append(
+      {q_half, k, v, {}, {}, false, 1e-6, positions, 0, 0, k_pages, v_pages, q_out, k_out});
+  EXPECT_EQ(elements(q_out), elements(q_half));
+  EXPECT_EQ(elements(k_pages.tensor().at(0).rows(0, 3)), elements(k));
+  // K in place, as the forward calls it.
+  backend->rope({k, positions, 8, 1e4, expected});
+  backend->qk_norm_append(
+      {q_half, k, v, {}, {}, false, 1e-6, positions, 8, 1e4, k_pages, v_pages, q_out, k});
+  EXPECT_EQ(elements(k), elements(expected));
+  EXPECT_EQ(elements(k_pages.tensor().at(0).rows(0, 3)), elements(expected));
+}
+
 TEST_P(CpuBackendTest, GatedNorm) {
   const Buffer x = filled({3, 2, 8}, 1), w = filled({8}, 2), gate = filled({3, 2, 8}, 3),
                out = fresh({3, 2, 8}), expected = fresh({3, 2, 8});
@@ -235,6 +330,49 @@ TEST_P(CpuBackendTest, GatedNorm) {
   EXPECT_EQ(elements(out), elements(expected));
   backend->gated_norm({x, w, 1e-6, gate, Activation::silu, x});  // as the forward calls it
   EXPECT_EQ(elements(x), elements(expected));
+}
+
+TEST_P(CpuBackendTest, GatedNormInOtherForms) {
+  const Buffer x = filled({3, 2, 8}, 1), w = filled({2, 8}, 2), gate = filled({3, 2, 8}, 3),
+               out = fresh({3, 2, 8}), expected = fresh({3, 2, 8});
+  backend->gated_norm({x, w, 1e-6, gate, Activation::sigmoid, out});  // a weight for each group
+  backend->rms_norm({x, w, false, 1e-6, expected});
+  backend->gate_mul({expected, gate, Activation::sigmoid, expected});
+  EXPECT_EQ(elements(out), elements(expected));
+  backend->gate_mul({x, gate, Activation::silu, expected});
+  backend->gated_norm({x, {}, 1e-6, gate, Activation::silu, out});  // no norm
+  EXPECT_EQ(elements(out), elements(expected));
+  backend->gated_norm({x, {}, 1e-6, gate, Activation::silu, out, true});
+  EXPECT_EQ(elements(out), elements(expected));
+  backend->rms_norm({expected, w, false, 1e-6, expected});
+  backend->gated_norm({x, w, 1e-6, gate, Activation::silu, out, true});
+  EXPECT_EQ(elements(out), elements(expected));
+  backend->gated_norm({x, w, 1e-6, gate, Activation::silu, x, true});
+  EXPECT_EQ(elements(x), elements(expected));
+}
+
+TEST_P(CpuBackendTest, Moe) {
+  const int64_t R = 4, N = 6, E = 5, I = 3;
+  const Buffer x = filled({R, N}, 1), router = filled({E, N}, 2), bias = filled({E}, 3),
+               up = filled({E, 2 * I, N}, 4), down = filled({E, N, I}, 5), logits = fresh({R, E}),
+               weights = fresh({R, 2}), out = fresh({R, N}), plain_logits = fresh({R, E}),
+               plain_weights = fresh({R, 2}), expected = fresh({R, N}),
+               chosen(*backend, DType::i32, {R, 2}), plain_chosen(*backend, DType::i32, {R, 2});
+  RouteArgs route{.logits = logits,
+                  .bias = bias,
+                  .score = RouteArgs::Score::sigmoid,
+                  .renormalise = true,
+                  .scale = 2.5,
+                  .experts = chosen,
+                  .weights = weights};
+  backend->moe({router, route, {x, chosen, weights, up, down, true, Activation::silu, out}});
+  backend->matmul({x, router, plain_logits});
+  route.logits = plain_logits, route.experts = plain_chosen, route.weights = plain_weights;
+  backend->route(route);
+  backend->experts({x, plain_chosen, plain_weights, up, down, true, Activation::silu, expected});
+  EXPECT_EQ(elements(chosen), elements(plain_chosen));
+  EXPECT_EQ(elements(weights), elements(plain_weights));
+  EXPECT_EQ(elements(out), elements(expected));
 }
 
 }  // namespace

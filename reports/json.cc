@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "reports/text.h"
 #include "reports/write.h"
 
@@ -228,10 +229,21 @@ Cell read_cell(const Json& json) {
   return cell;
 }
 
+// Pages fill short rows up, and visit each series in each category: of a damaged or hostile file
+// that could be millions of millions.
+void check_product(std::size_t a, std::size_t b, const char* what) {
+  constexpr std::size_t kMost = 1'000'000;
+  if (b != 0 && a > kMost / b) throw Misfit{"", str("over ", kMost, " ", what)};
+}
+
 Table read_table(const Json& json) {
-  return {.title = field(json, "title", read_text),
-          .heads = field(json, "heads", list_of(read_text)),
-          .rows = field(json, "rows", list_of(list_of(read_cell)))};
+  Table table{.title = field(json, "title", read_text),
+              .heads = field(json, "heads", list_of(read_text)),
+              .rows = field(json, "rows", list_of(list_of(read_cell)))};
+  std::size_t columns = table.heads.size();
+  for (const auto& row : table.rows) columns = std::max(columns, row.size());
+  check_product(table.rows.size(), columns, "cells");
+  return table;
 }
 
 Series read_series(const Json& json) {
@@ -241,14 +253,16 @@ Series read_series(const Json& json) {
 }
 
 Chart read_chart(const Json& json) {
-  return {.title = field(json, "title", read_text),
-          .x_label = field(json, "x_label", read_text),
-          .y_label = field(json, "y_label", read_text),
-          .log_y = field(json, "log_y", read_bool),
-          .log_x = field(json, "log_x", read_bool),
-          .kind = field(json, "kind", read_name<ChartKind>(kChartKinds)),
-          .categories = field(json, "categories", list_of(read_text)),
-          .series = field(json, "series", list_of(read_series))};
+  Chart chart{.title = field(json, "title", read_text),
+              .x_label = field(json, "x_label", read_text),
+              .y_label = field(json, "y_label", read_text),
+              .log_y = field(json, "log_y", read_bool),
+              .log_x = field(json, "log_x", read_bool),
+              .kind = field(json, "kind", read_name<ChartKind>(kChartKinds)),
+              .categories = field(json, "categories", list_of(read_text)),
+              .series = field(json, "series", list_of(read_series))};
+  check_product(chart.categories.size(), chart.series.size(), "places for bars");
+  return chart;
 }
 
 // Name, driver, verdict, why and values are the fixed part; other programs may leave out the rest.
@@ -280,51 +294,14 @@ Report read_whole(const Json& json) {
           .results = field(json, "results", list_of(read_result))};
 }
 
-// Walks hostile text before anything is built from it. Ours nest 8 deep and hold few keys; Json
-// looks keys up one by one, so many would take for ever. (Json::parse with a callback could do
-// this, but is quadratic in the length of an array of objects.)
-class Bounds : public nlohmann::json_sax<Json> {
- public:
-  bool start_object(std::size_t) override { return enter(); }
-  bool start_array(std::size_t) override { return enter(); }
-  bool end_object() override { return leave(); }
-  bool end_array() override { return leave(); }
-  bool key(std::string&) override {
-    if (++keys_.back() > kMaxKeys) throw Misfit{"", str("an object has over ", kMaxKeys, " keys")};
-    return true;
-  }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(std::int64_t) override { return true; }
-  bool number_unsigned(std::uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(Json::binary_t&) override { return true; }
-  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
-    throw Misfit{"", "not a report: " + one_line(error.what(), 200)};
-  }
-
- private:
-  static constexpr int kMaxDepth = 32;
-  static constexpr int kMaxKeys = 1000;
-  bool enter() {
-    if (keys_.size() == kMaxDepth) throw Misfit{"", str("nested deeper than ", kMaxDepth)};
-    keys_.push_back(0);
-    return true;
-  }
-  bool leave() {
-    keys_.pop_back();
-    return true;
-  }
-  std::vector<int> keys_;  // seen in each open object
-};
+// Ours nest 8 deep and hold few keys; Json looks keys up one by one, so many would take for ever.
+constexpr JsonLimits kLimits{.depth = 32, .keys = 1000};
 
 template <class Read>
-auto parse(std::string_view text, const std::string& where, Read read) {
+auto parse(std::string_view text, const std::string& where, const JsonLimits& limits, Read read) {
   require(text.size() <= kMaxReportBytes, where, ": too large: ", text.size(), " bytes");
+  check_json(text, where, limits);
   try {
-    Bounds bounds;
-    Json::sax_parse(text, &bounds);
     return read(Json::parse(text));
   } catch (const Misfit& misfit) {
     const std::string path = misfit.path.substr(misfit.path.starts_with('.') ? 1 : 0);
@@ -349,11 +326,13 @@ std::string to_json(const Report& report) {
 std::string to_json(const Result& result) { return dump(json(result)); }
 
 Report report_from_json(std::string_view text, const std::string& where) {
-  return parse(text, where, read_whole);
+  return parse(text, where, kLimits, read_whole);
 }
 
 Result result_from_json(std::string_view text, const std::string& where) {
-  return parse(text, where, read_result);
+  JsonLimits limits = kLimits;
+  limits.name_line = false;  // it is one line
+  return parse(text, where, limits, read_result);
 }
 
 }  // namespace hypic

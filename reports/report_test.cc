@@ -310,10 +310,31 @@ TEST(Json, hostile_text_gives_one_short_line) {
         std::string("\"\xff\xfe\""), "\"" + std::string(1 << 20, 'x'), keys + "}",
         std::string("{}{}"), to_json(full_report()).substr(0, 900)}) {
     const std::string error = json_error(text);
-    EXPECT_TRUE(error.starts_with("r.json: ")) << error;
+    EXPECT_TRUE(error.starts_with("r.json:")) << error;
     EXPECT_LT(error.size(), 300u);
     EXPECT_EQ(error.find('\n'), std::string::npos);
   }
+}
+
+// Small files whose pages would not be.
+TEST(Json, tables_and_charts_are_bounded) {
+  const auto result = [](const std::string& rest) {
+    return R"({"environment":{},"results":[{"name":"n","driver":"d","why":"","verdict":"PASS",)" +
+           (R"("values":[],)" + rest) + "}]}";
+  };
+  std::string cells = "{\"value\":1}", rows = "[]", names = "\"\"";
+  std::string series = R"({"name":"","x":[],"y":[]})";
+  const std::string one = series;
+  for (int i = 0; i < 1100; ++i)
+    cells += ",{\"value\":1}", rows += ",[]", names += ",\"\"", series += "," + one;
+  EXPECT_EQ(json_error(result(R"("tables":[{"title":"","heads":[],"rows":[[)" + cells + "]," +
+                              rows + "]}]")),
+            "r.json: results[0].tables[0]: over 1000000 cells");
+  EXPECT_EQ(json_error(result(
+                R"("charts":[{"title":"","kind":"bar","x_label":"","y_label":"","log_x":false,)"
+                R"("log_y":false,"categories":[)" +
+                names + R"(],"series":[)" + series + "]}]")),
+            "r.json: results[0].charts[0]: over 1000000 places for bars");
 }
 
 RC_GTEST_PROP(Json, a_damaged_report_is_read_or_refused, (std::size_t place, char byte)) {
@@ -371,10 +392,25 @@ TEST_F(Files, log_resumes_after_a_cut_line) {
 }
 
 TEST_F(Files, log_refuses_a_broken_line_and_keeps_it) {
-  const std::string text = to_json(result_of("a", Verdict::pass)) + "\n{\n";
-  put("results.jsonl", text);
-  EXPECT_TRUE(error_of([&] { ResultLog log(dir_); }).starts_with(dir_ + "/results.jsonl:2: "));
-  EXPECT_EQ(read_file(dir_ + "/results.jsonl", kMaxReportBytes), text);
+  const std::string path = dir_ + "/results.jsonl";
+  for (const char* name : {"a", "b"}) ResultLog(dir_).append(result_of(name, Verdict::fail));
+  const std::string whole = read_file(path, kMaxReportBytes);
+  const auto with = [&](std::string_view was, std::string_view is) {
+    std::string text = whole;
+    return text.replace(text.rfind(was), was.size(), is);
+  };
+  for (const std::string& text :
+       {with("FAIL", "PASS"), with("{", ""), with("{", "["), with("\n", " \n"), with("sha", "SHA"),
+        whole + "\n", whole + "{\n", whole + to_json(result_of("c", Verdict::pass)) + "\n",
+        whole + std::string(100, '\0') + "\n"}) {
+    put("results.jsonl", text);
+    EXPECT_EQ(
+        error_of([&] { ResultLog log(dir_); }),
+        str(path, text.starts_with(whole) ? ":3" : ":2",
+            ": damaged or edited: its sha256 does not fit the rest of it; take the line out to "
+            "run its case again, or start over without --resume"));
+    EXPECT_EQ(read_file(path, kMaxReportBytes), text);
+  }
 }
 
 TEST_F(Files, one_log_a_directory) {

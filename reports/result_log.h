@@ -13,7 +13,8 @@ class ResultLog {
  public:
   // Makes dir and the file if missing and reads what an earlier run finished, or empties the file
   // where that is not to be kept. A last line without its line end was cut when that run died: it
-  // is dropped from the file. Throws Error, also while another log lives in dir.
+  // is dropped from the file. Throws Error for any other line that is not as append left it, and
+  // while another log lives in dir.
   explicit ResultLog(const std::string& dir, bool keep = true);
   ~ResultLog();
   ResultLog(const ResultLog&) = delete;

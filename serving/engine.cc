@@ -326,7 +326,7 @@ void Engine::copy_page(int32_t to, int32_t from) {
   for (const AttentionPool& pool : pools_.attention) {
     if (!pool.k) continue;
     model_.backend().copy(pool.k.tensor().at(to), pool.k.tensor().at(from));
-    model_.backend().copy(pool.v.tensor().at(to), pool.v.tensor().at(from));
+    if (pool.v) model_.backend().copy(pool.v.tensor().at(to), pool.v.tensor().at(from));
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <ostream>
 #include <random>
 
 #include "reference/cpu_backend.h"
@@ -14,27 +16,40 @@
 namespace hypic {
 namespace {
 
-// A model with the named kinds of layers, small enough for many runs.
-ModelSpec spec_of(std::vector<LayerKind> layers) {
-  ModelSpec spec = spec_named("qwen3.5-tiny");
+const std::string kLinear = "linear_attention", kAttention = "full_attention";
+
+// A Qwen3.5 model with the named kinds of layers, small enough for many runs.
+ModelSpec spec_of(const std::vector<std::string>& layers) {
+  const nlohmann::json config = {
+      {"model_type", "qwen3_5_text"},
+      {"vocab_size", 256},
+      {"hidden_size", 48},
+      {"intermediate_size", 64},
+      {"num_hidden_layers", layers.size()},
+      {"layer_types", layers},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"head_dim", 16},
+      {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
+      {"linear_num_key_heads", 2},
+      {"linear_num_value_heads", 4},
+      {"linear_key_head_dim", 16},
+      {"linear_value_head_dim", 8},
+      {"linear_conv_kernel_dim", 4}};
+  ModelSpec spec = spec_from_config(config.dump(), "test");
   spec.name = "test";
-  spec.layers = std::move(layers);
-  spec.hidden = 48;
-  spec.ffn = 64;
-  spec.vocabulary = 256;
-  spec.attention = {4, 2, 16, 8, 1e4, true};
-  spec.linear = {Family::gated_delta_net, 2, 4, 16, 8, 4, Activation::silu};
   return spec;
 }
 
-const std::vector<LayerKind> kHybrid = {LayerKind::linear, LayerKind::linear, LayerKind::attention,
-                                        LayerKind::linear, LayerKind::attention};
+const std::vector<std::string> kHybrid = {kLinear, kLinear, kAttention, kLinear, kAttention};
 
 struct Fixture {
-  explicit Fixture(EngineOptions options = {}, std::vector<LayerKind> layers = kHybrid,
+  explicit Fixture(EngineOptions options = {}, const std::vector<std::string>& layers = kHybrid,
                    bool wide = true)
+      : Fixture(spec_of(layers), options, wide) {}
+  Fixture(ModelSpec spec, EngineOptions options, bool wide = true)
       : backend(wide ? reference::make_cpu64_backend() : reference::make_cpu_backend()),
-        model(Model::random(*backend, spec_of(std::move(layers)), 3)),
+        model(Model::random(*backend, std::move(spec), 3)),
         engine(model, options) {}
   ~Fixture() { engine.check_integrity(); }
 
@@ -204,7 +219,7 @@ TEST(Engine, OneCachedSegmentAndAQuestionIsFull) {
 // With one layer a segment's inputs do not depend on its context, so reuse is exact to the last
 // logit.
 TEST(Engine, OneLayerModelsReuseExactly) {
-  Fixture attention({}, {LayerKind::attention});
+  Fixture attention({}, {kAttention});
   for (const char* mode : {"transition_rope", "transition_rope_seam", "two_sided_seam"})
     EXPECT_LE(
         relative(attention.run(prompt(), mode).logits, attention.run(prompt(), "full").logits),
@@ -213,7 +228,7 @@ TEST(Engine, OneLayerModelsReuseExactly) {
                      attention.run(prompt(), "full").logits),
             1e-4);
 
-  Fixture linear({}, {LayerKind::linear});
+  Fixture linear({}, {kLinear});
   const std::vector<double> full = linear.run(prompt(), "full").logits;
   for (const char* mode : {"transition_rope:head=3", "transition_rope_seam", "two_sided_seam"})
     EXPECT_LE(relative(linear.run(prompt(), mode).logits, full), 1e-12) << mode;
@@ -222,7 +237,7 @@ TEST(Engine, OneLayerModelsReuseExactly) {
 }
 
 TEST(Engine, BuiltAtReproducesFirstUsePositions) {
-  Fixture f({}, {LayerKind::attention});
+  Fixture f({}, {kAttention});
   const auto segments = prompt();
   // First used where it is used again: positions agree, so K need no rotation.
   f.run(segments, "transition_rope:rotate=built_at");
@@ -281,6 +296,238 @@ TEST(Engine, RefusesBadRequestsAndKeepsNothingOfThem) {
   refused({random_tokens(40, 1), random_tokens(60, 2)}, "K, V page");
 }
 
+// The same laws for every architecture, on a small model of it.
+
+struct Small {
+  const char* name;
+  const char* config;  // what differs from NAME-tiny's
+};
+void PrintTo(const Small& small, std::ostream* out) { *out << small.name; }
+
+// With the parts that the tiny one leaves out: other widths, groups, several norms, no equal dims.
+constexpr Small kSmall[] = {
+    {"qwen3.5-tiny", R"({"num_hidden_layers": 4, "full_attention_interval": 2, "head_dim": 8,
+      "linear_key_head_dim": 8, "linear_value_head_dim": 6, "intermediate_size": 24})"},
+    {"qwen3.5-35b-a3b-tiny",
+     R"({"num_hidden_layers": 4, "full_attention_interval": 2, "head_dim": 8,
+      "linear_key_head_dim": 8, "linear_value_head_dim": 6, "num_experts": 6, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12,
+      "mlp_only_layers": [1], "intermediate_size": 24})"},
+    {"qwen3-next-80b-a3b-tiny",
+     R"({"num_hidden_layers": 3, "full_attention_interval": 2, "head_dim": 8,
+      "linear_key_head_dim": 8, "linear_value_head_dim": 6, "num_experts": 6, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12})"},
+    {"ring-mini-linear-2.0-tiny", R"({"num_hidden_layers": 4, "layer_group_size": 2, "head_dim": 8,
+      "num_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3,
+      "moe_intermediate_size": 8, "intermediate_size": 24})"},
+    {"kimi-linear-48b-a3b-tiny",
+     R"({"kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+      "v_head_dim": 6, "linear_attn_config": {"kda_layers": [1, 2, 4], "num_heads": 2, "head_dim": 8,
+      "short_conv_kernel_size": 4}, "num_experts": 6, "num_experts_per_token": 2,
+      "moe_intermediate_size": 8, "intermediate_size": 24})"},
+    {"minimax-text-01-tiny", R"({"num_hidden_layers": 4, "layer_types": ["linear_attention",
+      "full_attention", "linear_attention", "full_attention"], "head_dim": 8, "rotary_dim": 4,
+      "num_local_experts": 4, "intermediate_size": 8})"},
+    {"nemotron-3-nano-30b-a3b-tiny",
+     R"({"num_hidden_layers": 5, "hybrid_override_pattern": "ME*M-", "head_dim": 8,
+      "mamba_num_heads": 4, "mamba_head_dim": 6, "ssm_state_size": 8, "n_routed_experts": 6,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 8, "intermediate_size": 24,
+      "moe_shared_expert_intermediate_size": 12})"},
+    {"granite-4.0-h-350m-tiny",
+     R"({"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"],
+      "mamba_n_heads": 4, "mamba_d_head": 6, "mamba_d_state": 8, "num_local_experts": 6,
+      "num_experts_per_tok": 2, "intermediate_size": 8, "shared_intermediate_size": 24})"},
+    {"falcon-h1-1.5b-tiny", R"({"num_hidden_layers": 3, "head_dim": 8, "mamba_n_heads": 4,
+      "mamba_d_head": 6, "mamba_d_ssm": 24, "mamba_d_state": 8, "mamba_n_groups": 2,
+      "mamba_rms_norm": true, "intermediate_size": 24})"},
+    {"olmo-hybrid-7b-tiny", R"({"num_hidden_layers": 4, "layer_types": ["linear_attention",
+      "full_attention", "linear_attention", "linear_attention"], "linear_key_head_dim": 6,
+      "linear_value_head_dim": 10, "intermediate_size": 24})"}};
+
+ModelSpec spec_of(const Small& small) {
+  nlohmann::json config = nlohmann::json::parse(spec_named(small.name).config);
+  config.update({{"vocab_size", 256}, {"hidden_size", 32}});
+  config.update(nlohmann::json::parse(small.config));
+  ModelSpec spec = spec_from_config(config.dump(), small.name);
+  spec.name = small.name;
+  return spec;
+}
+
+class EveryArchitecture : public testing::TestWithParam<Small> {
+ protected:
+  const ModelSpec spec = spec_of(GetParam());
+  // Tokens of a segment's start that its predecessor reaches through the convolution.
+  const int reach = spec.linear.conv_width - 1;
+};
+
+INSTANTIATE_TEST_SUITE_P(Small, EveryArchitecture, testing::ValuesIn(kSmall), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+TEST_P(EveryArchitecture, WholeChunkedAndTokenByTokenAgreeBitForBit) {
+  const Tokens all = random_tokens(70, 5);
+  std::vector<double> whole;
+  std::vector<std::vector<double>> states;
+  for (const int max_rows : {1000, 29, 1}) {
+    Fixture f(spec, {.max_rows = max_rows});
+    const Response response =
+        f.run({Tokens(all.begin(), all.end() - 6), Tokens(all.end() - 6, all.end())}, "full");
+    if (whole.empty()) whole = response.logits, states = response.state_before_question;
+    EXPECT_EQ(response.logits, whole) << "max_rows " << max_rows;
+    EXPECT_EQ(response.state_before_question, states) << "max_rows " << max_rows;
+    for (const double x : response.logits) ASSERT_TRUE(std::isfinite(x));
+  }
+  // Reuse too.
+  std::vector<double> reused;
+  for (const int max_rows : {1000, 29, 8}) {
+    Fixture f(spec, {.max_rows = max_rows});
+    const std::vector<double> logits = f.run(prompt(), "two_sided_seam").logits;
+    if (reused.empty()) reused = logits;
+    EXPECT_EQ(logits, reused) << "max_rows " << max_rows;
+  }
+}
+
+TEST_P(EveryArchitecture, DecodeIsPrefillOfTheLongerPrompt) {
+  Fixture f(spec, {});
+  std::vector<Tokens> segments = prompt();
+  const Tokens tokens = f.run(segments, "transition_rope_seam", 4).tokens;
+  for (const int32_t token : tokens) {
+    EXPECT_EQ(f.run(segments, "transition_rope_seam").tokens[0], token);
+    segments.back().push_back(token);
+  }
+}
+
+TEST_P(EveryArchitecture, PartlyColdIsAllPrefilledFirstBitForBit) {
+  for (const char* name : {"transition_rope_seam", "addition_rope_seam"}) {
+    const Mode mode = mode_named(name);
+    Fixture cold(spec, {});
+    const Response expected = cold.run(prompt(), name);
+    for (int hits = 1; hits < 8; ++hits) {
+      Fixture f(spec, {});
+      for (int i = 0; i < 3; ++i)
+        if (hits >> i & 1) f.engine.warm({prompt()[i]}, mode);
+      const Response found = f.run(prompt(), name);
+      EXPECT_EQ(found.logits, expected.logits) << name << ", hits " << hits;
+      EXPECT_EQ(found.state_before_question, expected.state_before_question)
+          << name << ", hits " << hits;
+    }
+  }
+}
+
+TEST_P(EveryArchitecture, PrefixIsFullBitForBit) {
+  Fixture f(spec, {});
+  const Response full = f.run(prompt(), "full");
+  for (int run = 0; run < 2; ++run) {
+    const Response prefix = f.run(prompt(), "prefix");
+    EXPECT_EQ(prefix.logits, full.logits);
+    EXPECT_EQ(prefix.state_before_question, full.state_before_question);
+  }
+}
+
+TEST_P(EveryArchitecture, SeamsThatCoverEverySegmentAreFull) {
+  Fixture f(spec, {});
+  const std::vector<double> full = f.run(prompt(), "full").logits;
+  EXPECT_EQ(f.run(prompt(), "transition_rope:head=20:tail=13").logits, full);
+}
+
+// Nothing comes before the first segment: its residue is what full recompute does. Rotated keys are
+// moved by 0.
+TEST_P(EveryArchitecture, OneCachedSegmentAndAQuestionIsFull) {
+  Fixture f(spec, {});
+  const std::vector<Tokens> segments = {random_tokens(40, 1), random_tokens(6, 2)};
+  const std::vector<double> full = f.run(segments, "full").logits;
+  for (const char* mode : {"transition", "transition_rope_seam", "two_sided_seam"}) {
+    f.engine.warm({segments[0]}, mode_named(mode));
+    EXPECT_LE(relative(f.run(segments, mode).logits, full), 1e-12) << mode;
+  }
+}
+
+// The layer that sees embeddings alone. Where keys are rotated, states are moved.
+TEST_P(EveryArchitecture, LayerZeroStateIsExactIfAndOnlyIfTheSeamCoversTheWindow) {
+  ASSERT_TRUE(spec.layers[0].linear);
+  for (const int h : {0, 1, 2, 3, 8}) {
+    Fixture f(spec, {});
+    const auto full = f.run(prompt(), "full").state_before_question[0];
+    const auto reused = f.run(prompt(), str("transition_rope:head=", h)).state_before_question[0];
+    const double error = relative(reused, full);
+    if (h >= reach) {
+      EXPECT_LE(error, 1e-12) << "h = " << h;
+    } else {
+      EXPECT_GT(error, 1e-4) << "h = " << h;
+    }
+    // In another order, from what is cached.
+    std::vector<Tokens> other = prompt();
+    std::swap(other[0], other[2]);
+    const double again =
+        relative(f.run(other, str("transition_rope:head=", h)).state_before_question[0],
+                 f.run(other, "full").state_before_question[0]);
+    EXPECT_EQ(again <= 1e-12, h >= reach) << "h = " << h << ": " << again;
+  }
+}
+
+TEST_P(EveryArchitecture, StatesWithRotatedKeysMustBeMoved) {
+  Fixture f(spec, {});
+  const std::string mode = str("transition_rope:head=", reach, ":rotate=off");
+  const double error = relative(f.run(prompt(), mode).state_before_question[0],
+                                f.run(prompt(), "full").state_before_question[0]);
+  if (spec.linear.rotary_dim > 0) {
+    EXPECT_GT(error, 1e-3);
+  } else {
+    EXPECT_LE(error, 1e-12);
+  }
+}
+
+// With one layer, of each kind that the architecture has alone, reuse is exact to the last logit.
+TEST_P(EveryArchitecture, OneLayerModelsReuseExactly) {
+  nlohmann::json config = nlohmann::json::parse(spec.config);
+  for (const char* kind : {"linear", "attention"}) {
+    config["num_hidden_layers"] = 1;
+    if (config["model_type"] == "nemotron_h") {
+      config["hybrid_override_pattern"] = kind == std::string("linear") ? "M" : "*";
+    } else if (config["model_type"] == "bailing_moe_linear" || config["model_type"] == "minimax") {
+      return;  // slopes need two layers
+    } else {
+      config["mlp_only_layers"] = nullptr;
+      if (config["model_type"] == "kimi_linear") {
+        if (kind == std::string("attention")) return;  // asks for a linear layer
+        config["linear_attn_config"]["kda_layers"] = {1};
+      } else if (config["model_type"] != "falcon_h1") {
+        config["layer_types"] = {kind == std::string("linear") ? kLinear : kAttention};
+      }
+    }
+    Fixture f(spec_from_config(config.dump(), "test"), {});
+    const std::vector<double> full = f.run(prompt(), "full").logits;
+    EXPECT_LE(relative(f.run(prompt(), "transition_rope_seam").logits, full), 1e-12) << kind;
+    if (f.model.spec().layers[0].linear) {
+      EXPECT_GT(relative(f.run(prompt(), "zero_state").logits, full), 1e-6) << kind;
+    }
+  }
+}
+
+// Requests that share segments, in one batch, on both backends.
+TEST_P(EveryArchitecture, BatchedRequestsAreThoseAlone) {
+  const auto a = prompt();
+  const std::vector<Tokens> b = {a[1], a[0], random_tokens(9, 8)};
+  for (const bool wide : {true, false}) {
+    Fixture together(spec, {}, wide);
+    const RunResult batch =
+        together.engine.run({{a, 3}, {b, 2}}, mode_named("transition_rope_seam"));
+    int i = 0;
+    for (const auto& [segments, n] : {std::pair{a, 3}, {b, 2}}) {
+      Fixture alone(spec, {}, wide);
+      const Response response = alone.run(segments, "transition_rope_seam", n);
+      EXPECT_EQ(batch.responses[i].logits, response.logits) << "request " << i;
+      EXPECT_EQ(batch.responses[i].tokens, response.tokens) << "request " << i;
+      ++i;
+    }
+    together.engine.check_integrity();
+    together.engine.flush();
+  }
+}
+
 // Each fault of the published code breaks a law above.
 
 TEST(Faults, SeamCountedTwiceBreaksTheLayerZeroLaw) {
@@ -320,7 +567,7 @@ TEST(Faults, ResiduesBuiltInContextRememberWhoAskedFirst) {
 
 TEST(Faults, KeysNotRotatedBreakTheOneLayerLaw) {
   const auto error = [](bool fault) {
-    Fixture f({.faults = {.keys_not_rotated = fault}}, {LayerKind::attention});
+    Fixture f({.faults = {.keys_not_rotated = fault}}, {kAttention});
     return relative(f.run(prompt(), "transition_rope").logits, f.run(prompt(), "full").logits);
   };
   EXPECT_LE(error(false), 1e-12);
@@ -341,7 +588,7 @@ TEST(Faults, AdditionDroppingMissesDiffersFromWarm) {
 
 TEST(Faults, WindowLostAfterAJumpBreaksTheOneLayerLaw) {
   const auto error = [](bool fault) {
-    Fixture f({.faults = {.window_lost = fault}}, {LayerKind::linear});
+    Fixture f({.faults = {.window_lost = fault}}, {kLinear});
     return relative(f.run(prompt(), "transition_rope_seam").logits, f.run(prompt(), "full").logits);
   };
   EXPECT_LE(error(false), 1e-12);

@@ -64,5 +64,24 @@ expect 0 '"hit_share": 0.5' trace --json "$out/pic-trace.jsonl"
 expect 2 "admission" trace "$out/pic-trace.jsonl" --admission third
 expect 2 "budget" trace "$out/pic-trace.jsonl" --budget -1
 expect 2 "pred.jsonl:1: no known trace" trace "$out/pred.jsonl"
+expect 0 "gated_delta_net/fault_06_state_layout" conformance --list
+expect 0 "--captured takes q [T, Hk, dk], k [T, Hk, dk]" conformance --list --family kda
+expect 0 "state_transposed: the state is written as [d_v, d_k]" conformance --list --broken all
+expect 0 "PASS" conformance --op rope --op attention --out "$out/conformance"
+expect 0 "rope/positions" report "$out/conformance"
+expect 1 "gated_delta_net/fault_06_state_layout, linear_attention: h0[k, v] = k + 1000 v, 128 × 128, state 0: [0, 0, 1] is" \
+  conformance --backend broken:state_transposed --family gated_delta_net --filter fault_06 --out "$out/conformance"
+expect 0 "caught by gated_delta_net/fault_06_state_layout" conformance --broken state_transposed --out "$out/conformance"
+expect 0 "kda, captured" conformance --captured reference/testdata/fla/kda.safetensors --family kda --out "$out/conformance"
+expect 2 "lacks the tensor beta [T, Hv] of kda" conformance --captured reference/testdata/fla/gla.safetensors --family kda
+expect 2 "need the one family" conformance --captured reference/testdata/fla/kda.safetensors
+expect 2 "not a safetensors file" conformance --captured "$out/text" --family kda
+expect 2 'unknown family "none"' conformance --family none
+expect 2 "nonlinear" conformance --family ttt_linear
+expect 2 'unknown operation "none"; known: linear_attention' conformance --op none
+expect 2 'no case' conformance --filter zzz
+expect 2 "no regular expression" conformance --filter "("
+expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken none
+expect 2 'unknown backend "none"; known: cpu, cpu64, broken:FAULT' conformance --backend none
 [ $status -eq 0 ] && echo "the program answers as documented"
 exit $status

@@ -2,11 +2,13 @@
 """Golden logits from Hugging Face transformers, an oracle that shares nothing with hypic.
 
 For each architecture: a tiny checkpoint with every parameter and buffer perturbed (initial values hide
-bugs), rounded to bfloat16, and the float32 logits of the last token of prefixes of a random prompt.
+bugs), rounded to bfloat16, and the float32 logits of the last token of prefixes of a random prompt:
+prefilled whole (logits.LENGTH), in two chunks (chunked.200) and token by token after 60 (decoded.65). What
+transformers' own cache does not reproduce to 1e-4 is left out and printed.
 
     golden-transformers.py OUT [NAME ...]      needs torch and transformers; runs on CPU in a minute
 
-writes OUT/NAME/{config.json, model.safetensors (BF16), golden.safetensors (tokens, logits.LENGTH)}.
+writes OUT/NAME/{config.json, model.safetensors (BF16), golden.safetensors (tokens and logits)}.
 """
 import json
 import os
@@ -18,13 +20,13 @@ import transformers
 from safetensors.torch import save_file
 
 LENGTHS = [1, 3, 4, 63, 64, 65, 200]
-VOCAB = 256
+VOCAB = 128
 ROPE = dict(rope_type="default", rope_theta=1e4)
 
 
 def qwen3_5_text(layers, **more):
     return dict(
-        vocab_size=VOCAB, hidden_size=64, num_hidden_layers=len(layers), num_attention_heads=4,
+        vocab_size=VOCAB, hidden_size=48, num_hidden_layers=len(layers), num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=16, linear_value_head_dim=8, linear_conv_kernel_dim=4, layer_types=layers,
         tie_word_embeddings=False, max_position_embeddings=4096,
@@ -33,50 +35,50 @@ def qwen3_5_text(layers, **more):
 
 
 HYBRID = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
-MOE = dict(num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32, shared_expert_intermediate_size=32)
+MOE = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24)
 
 ARCHITECTURES = {
-    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM", qwen3_5_text(HYBRID * 2, intermediate_size=96)),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM", qwen3_5_text(HYBRID + HYBRID[2:], intermediate_size=80)),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM", qwen3_5_text(HYBRID, **MOE)),
     "qwen3_next": ("Qwen3NextConfig", "Qwen3NextForCausalLM", dict(
-        qwen3_5_text(HYBRID, intermediate_size=96, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[],
+        qwen3_5_text(HYBRID, intermediate_size=80, decoder_sparse_step=1, norm_topk_prob=True, mlp_only_layers=[],
                      **MOE), rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
     "olmo_hybrid": ("OlmoHybridConfig", "OlmoHybridForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=4, linear_num_key_heads=4, linear_num_value_heads=4, linear_key_head_dim=12,
         linear_value_head_dim=24, linear_conv_kernel_dim=4, layer_types=HYBRID, max_position_embeddings=4096,
         rope_parameters=None, pad_token_id=None, eos_token_id=1, bos_token_id=None)),
     "kimi_linear": ("KimiLinearConfig", "KimiLinearForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
-        num_experts=8, num_experts_per_token=2, num_shared_experts=1, moe_intermediate_size=32,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10,
+        num_experts=8, num_experts_per_token=2, num_shared_experts=1, moe_intermediate_size=16,
         first_k_dense_replace=1, max_position_embeddings=4096, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         linear_attn_config=dict(full_attn_layers=[4], kda_layers=[1, 2, 3], head_dim=16, num_heads=4,
                                 short_conv_kernel_size=4))),
     "nemotron_h": ("NemotronHConfig", "NemotronHForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=6,
-        layers_block_type=["mamba", "moe", "mamba", "attention", "mamba", "moe"],
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, mamba_num_heads=8, mamba_head_dim=8,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=6,
+        layers_block_type=["mamba", "moe", "mamba", "attention", "mlp", "mamba"],
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, mamba_num_heads=8, mamba_head_dim=6,
         ssm_state_size=16, n_groups=2, conv_kernel=4, chunk_size=32, n_routed_experts=8, num_experts_per_tok=2,
-        moe_intermediate_size=32, moe_shared_expert_intermediate_size=48, n_shared_experts=1, n_group=1,
+        moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, n_shared_experts=1, n_group=1,
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, max_position_embeddings=4096,
         use_mamba_kernels=False)),
     "granite_moe_hybrid": ("GraniteMoeHybridConfig", "GraniteMoeHybridForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, layer_types=["mamba", "mamba", "attention", "mamba"], mamba_n_heads=8,
-        mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=32,
+        mamba_d_head=12, mamba_d_state=16, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=32,
         num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=48, embedding_multiplier=12.0,
         attention_multiplier=0.03, residual_multiplier=0.22, logits_scaling=6.0, tie_word_embeddings=True,
         position_embedding_type="nope", max_position_embeddings=4096, pad_token_id=0)),
     "falcon_h1": ("FalconH1Config", "FalconH1ForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, mamba_d_ssm=48, mamba_n_heads=8, mamba_d_head=6, mamba_n_groups=1,
         mamba_d_state=16, mamba_d_conv=4, mamba_chunk_size=32, mamba_rms_norm=False, max_position_embeddings=4096,
         embedding_multiplier=1.7, lm_head_multiplier=0.6, mlp_multipliers=[0.8, 0.7], key_multiplier=0.5,
         attention_out_multiplier=0.9, attention_in_multiplier=1.1, ssm_multipliers=[0.5, 0.8, 1.2, 0.9, 0.7],
         ssm_in_multiplier=1.3, ssm_out_multiplier=0.75, rope_parameters=dict(ROPE), tie_word_embeddings=False)),
     "minimax": ("MiniMaxConfig", "MiniMaxForCausalLM", dict(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=VOCAB, hidden_size=48, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, layer_types=HYBRID, block_size=32, num_local_experts=4,
         num_experts_per_tok=2, full_attn_alpha_factor=2.1, full_attn_beta_factor=0.9, linear_attn_alpha_factor=1.9,
         linear_attn_beta_factor=1.1, mlp_alpha_factor=2.3, mlp_beta_factor=0.8, max_position_embeddings=4096,
@@ -108,6 +110,14 @@ def perturb(model, seed):
             p.copy_(p.to(torch.bfloat16).float())
 
 
+def through_cache(model, tokens, cuts):
+    cache = None
+    for begin, end in zip(cuts, cuts[1:]):
+        result = model(tokens[:, begin:end], past_key_values=cache, use_cache=True)
+        cache = result.past_key_values
+    return result.logits[0, -1].float().clone()
+
+
 def make(name, out):
     config_class, model_class, arguments = ARCHITECTURES[name]
     config = getattr(transformers, config_class)(**arguments)
@@ -120,6 +130,17 @@ def make(name, out):
     with torch.no_grad():
         for length in LENGTHS:
             golden[f"logits.{length}"] = model(tokens[:, :length], use_cache=False).logits[0, -1].float().clone()
+        for key, cuts in (("chunked.200", [0, 100, 200]), ("decoded.65", [0, 60, 61, 62, 63, 64, 65])):
+            try:
+                cached = through_cache(model, tokens, cuts)
+            except RuntimeError as error:
+                print(f"{name}: transformers cannot do {key}: {error}: left out")
+                continue
+            off = (cached - golden["logits." + key.split(".")[1]]).abs().max().item()
+            if off <= 1e-4:
+                golden[key] = cached
+            else:
+                print(f"{name}: {key} of transformers differs from its own full prefill by {off:.1e}: left out")
     folder = os.path.join(out, name)
     os.makedirs(folder, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)

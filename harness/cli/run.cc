@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "harness/assets.h"
 #include "harness/cli/commands.h"
+#include "harness/cli/run_options.h"
 #include "harness/runner.h"
 
 namespace hypic {
@@ -29,6 +30,22 @@ void stop_on_signals() {
 
 }  // namespace
 
+int run_and_say(const Suite& suite, RunSettings settings) {
+  settings.log = &std::cout;
+  settings.terminal = isatty(STDOUT_FILENO);
+  settings.stop = &stop_asked;
+  stop_on_signals();
+  const Report report = run_suite(suite, settings);
+  const auto unfinished = std::count_if(report.results.begin(), report.results.end(), [](const Result& r) {
+    return r.verdict == Verdict::undecided;
+  });
+  std::cout << to_string(overall(report)) << ": ";
+  if (unfinished > 0)
+    std::cout << unfinished << " of " << report.results.size() << " cases not finished, --resume goes on; ";
+  std::cout << "report in " << settings.out << "/report.html\n";
+  return exit_code(report);
+}
+
 void add_run(CLI::App& app, int& status, const std::string& command_line) {
   CLI::App* command = app.add_subcommand("run", "Run a suite and write its report");
   struct Options {
@@ -42,10 +59,11 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
   settings.command_line = command_line;
   command->add_option("suite", options->suite, "A suite, such as suites/quick.json")->required();
   command->add_option("--out", settings.out, "Folder of the report (default out/NAME)");
-  command->add_option("--data", settings.data, "Dataset file in place of the project's own text")
+  command->add_option("--data", settings.context.data, "Dataset file in place of the project's own text")
       ->check(CLI::ExistingFile);
-  command->add_option("--model", settings.model,
+  command->add_option("--model", settings.context.model,
                       "Model of every case: random:NAME[:SEED] or a folder");
+  command->add_option("--backend", settings.context.backend, "Backend of every case: cpu or cpu64");
   command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");
   command->add_flag("--resume", settings.resume,
                     "Keep the finished cases of an earlier run into the same folder");
@@ -65,19 +83,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
     if (*budget) settings.time_budget = options->time_budget;
     if (settings.out.empty())
       settings.out = "out/" + std::filesystem::path(options->suite).stem().string();
-    settings.log = &std::cout;
-    settings.terminal = isatty(STDOUT_FILENO);
-    settings.stop = &stop_asked;
-    stop_on_signals();
-    const Report report = run_suite(suite, settings);
-    const auto unfinished = std::count_if(report.results.begin(), report.results.end(), [](const Result& r) {
-      return r.verdict == Verdict::undecided;
-    });
-    std::cout << to_string(overall(report)) << ": ";
-    if (unfinished > 0)
-      std::cout << unfinished << " of " << report.results.size() << " cases not finished, --resume goes on; ";
-    std::cout << "report in " << settings.out << "/report.html\n";
-    status = exit_code(report);
+    status = run_and_say(suite, settings);
   });
 }
 

@@ -6,35 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "core/check.h"
-#include "datasets/rows.h"
 #include "harness/cli/commands.h"
 
 namespace hypic {
-namespace {
-
-// A file of any length: only the scores are kept.
-std::vector<double> score_file(const std::string& path, const DatasetTraits& traits) {
-  std::vector<double> scores;
-  RowReader rows(path);
-  for (std::string text; rows.next(text);) {
-    try {
-      const auto row = nlohmann::json::parse(text);
-      const auto answers = row.at("answers").get<std::vector<std::string>>();
-      require(!answers.empty(), "the row has no answers");
-      scores.push_back(
-          score_prediction(traits, row.at("pred").get_ref<const std::string&>(), answers));
-    } catch (const nlohmann::json::exception& error) {
-      fail(rows.where(), ": not {\"pred\": text, \"answers\": [text, …]}: ", error.what());
-    } catch (const Error& error) {
-      fail(rows.where(), ": ", error.what());
-    }
-  }
-  require(!scores.empty(), path, ": holds no row");
-  return scores;
-}
-
-}  // namespace
 
 void add_score(CLI::App& app, int&) {
   CLI::App* command = app.add_subcommand("score", "Score predictions as LongBench does");

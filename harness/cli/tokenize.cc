@@ -31,16 +31,6 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-// The pieces between separators, which belong to none.
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> pieces;
-  for (size_t end; (end = text.find(kSegmentSeparator)) != text.npos;
-       text.remove_prefix(end + kSegmentSeparator.size()))
-    pieces.push_back(text.substr(0, end));
-  pieces.push_back(text);
-  return pieces;
-}
-
 // HYPIC's cache key: the first half of SHA-256 over the ids as little-endian int32.
 std::string key_of(const std::vector<int32_t>& ids) {
   return hex(Sha256().add(ids.data(), ids.size() * sizeof(int32_t)).digest()).substr(0, 32);
@@ -59,16 +49,17 @@ void add_tokenize(CLI::App& app, int&) {
       ->required();
   command->add_flag("--json", options->json, "As JSON: ids, their number and HYPIC's cache key");
   command->add_flag("--segments", options->segments,
-                    "Each piece between <<PIC_SEP>> alone, on a line of its own");
+                    "Each segment alone, on a line of its own: the parts between <<PIC_SEP>>, "
+                    "empty ones dropped");
   command->add_option("file", options->path, "A text in UTF-8; - is standard input")->required();
   command->callback([options] {
     const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
     const std::string text = read_text(options->path);
-    const std::vector<std::string_view> pieces =
-        options->segments ? split(text) : std::vector<std::string_view>{text};
+    const std::vector<std::string> pieces =
+        options->segments ? split_segments(text) : std::vector<std::string>{text};
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     size_t total = 0;
-    for (const std::string_view piece : pieces) {
+    for (const std::string& piece : pieces) {
       const std::vector<int32_t> ids = tokenizer.encode(piece);
       total += ids.size();
       if (options->json) {

@@ -4,10 +4,11 @@
 
 #include "core/check.h"
 #include "harness/backends.h"
-#include "harness/driver.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/prompts.h"
 #include "harness/measure/replay.h"
+#include "harness/measure/tolerance.h"
+#include "harness/model_choice.h"
 #include "serving/engine.h"
 
 namespace hypic {
@@ -57,9 +58,9 @@ class ReuseRun {
   ReuseRun(const SuiteCase& suite_case, const std::string& where, const DriverContext& context)
       : data_(context.data) {
     Parameters parameters(suite_case.parameters, where + ".parameters");
-    const std::string in_suite = parameters.text("model", "random:qwen3.5-tiny");
-    model_name_ = context.model.empty() ? in_suite : context.model;
-    backend_name_ = parameters.text("backend", "cpu");
+    const ModelChoice choice = read_model_choice(parameters, context);
+    model_name_ = choice.model;
+    backend_name_ = choice.backend;
     limits_.rows = parameters.integer("rows", 1, 1, 1 << 20);
     limits_.passages = parameters.integer("passages", 8, 1, 1 << 12);
     limits_.tokens = parameters.integer("tokens", 128, 1, 1 << 20);
@@ -71,9 +72,11 @@ class ReuseRun {
               where, ".parameters.modes: \"", name, "\" appears twice");
     }
     parameters.refuse_others();
-    make_backend(backend_name_);
     const ModelSpec spec = spec_of(model_name_);
-    prompts_ = load_prompts(data_, tokenizer_for(model_name_), limits_);
+    require(data_.empty() || has_tokenizer(model_name_), model_name_,
+            ": has no tokenizer to read the data with; add tokenizer.json, or leave --data out");
+    prompts_ = has_tokenizer(model_name_) ? load_prompts(data_, tokenizer_for(model_name_), limits_)
+                                          : random_prompts(spec.vocabulary, limits_);
     for (const TokenPrompt& prompt : prompts_) {
       require(prompt.segments.size() >= 3, prompt.id, ": its context has no segments");
       require(token_count(prompt) < spec.max_positions, prompt.id, ": ", token_count(prompt),
@@ -106,7 +109,7 @@ class ReuseRun {
         require(std::isfinite(logit), prompt.id, ": full recompute gives logits that are not finite; "
                 "are the weights of ", model_name_, " sound?");
       for (int l = 0; l < layers; ++l)
-        require(model.spec().layers[l] != LayerKind::linear || norm(full.state_before_question[l]) > 0,
+        require(!model.spec().layers[l].linear || norm(full.state_before_question[l]) > 0,
                 prompt.id, ": full recompute leaves a zero state in layer ", l, "; nothing can be measured on it");
       for (size_t m = 0; m < modes_.size(); ++m) {
         progress(done++ / steps, prompt.id + ", " + modes_[m].name);
@@ -137,7 +140,7 @@ class ReuseRun {
     sums.computed += run.counters.seam + run.counters.context;
     sums.total += token_count(prompt);
     for (int l = 0; l < model.spec().layer_count(); ++l) {
-      if (model.spec().layers[l] != LayerKind::linear) continue;
+      if (!model.spec().layers[l].linear) continue;
       const auto& state = response.state_before_question[l];
       sums.state_error[l] += relative_error(state, full.state_before_question[l]);
       if (mode.reuse != Reuse::segments) continue;
@@ -187,7 +190,7 @@ class ReuseRun {
       double worst = 0, drift_sum = 0, first_layer = 0;
       int linear = 0;
       for (int l = 0; l < layers; ++l) {
-        if (model.spec().layers[l] != LayerKind::linear) continue;
+        if (!model.spec().layers[l].linear) continue;
         if (linear++ == 0) first_layer = sums[m].state_error[l] / n;
         result.values.push_back(
             {str("state.", mode, ".", layer_tag(l)), sums[m].state_error[l] / n, "relative"});
@@ -196,6 +199,8 @@ class ReuseRun {
         drift_sum += sums[m].drift[l] / n;
         result.values.push_back(
             {str("operator.", mode, ".", layer_tag(l)), sums[m].operator_error[l], "relative"});
+        result.values.push_back({str("operator_excess.", mode, ".", layer_tag(l)),
+                                 excess(sums[m].operator_error[l], tolerance(model.backend().state_dtype())), "bounds"});
         result.values.push_back(
             {str("drift.", mode, ".", layer_tag(l)), sums[m].drift[l] / n, "relative"});
         drift_line.x.push_back(l);
@@ -226,7 +231,7 @@ class ReuseRun {
     result.charts = {std::move(kl), std::move(drift), std::move(error)};
     result.note = str(
         model.spec().name, " on ", backend_name_, ", ", prompts_.size(), " of ", limits_.rows,
-        " rows asked for, from ", data_.empty() ? "the project's own text" : data_, ", ", tokens,
+        " rows asked for, from ", source(), ", ", tokens,
         " tokens; at most ", limits_.passages, " passages of ", limits_.tokens,
         " tokens a row. KL: of the first token's distribution, in nats, mean over rows. "
         "Operator error: the state before the question against a float64 recurrence over the inputs "
@@ -240,6 +245,11 @@ class ReuseRun {
     return result;
   }
 
+  std::string source() const {
+    if (!has_tokenizer(model_name_)) return "random tokens (the model has no tokenizer)";
+    return data_.empty() ? "the project's own text" : data_;
+  }
+
   const std::string data_;
   std::string model_name_, backend_name_;
   PromptLimits limits_;
@@ -251,7 +261,8 @@ class ReuseRun {
 
 // Parameters: model (random:qwen3.5-tiny), backend (cpu), rows (1), passages (8), tokens (128), modes (all).
 // Values by mode: kl, kl_worst, top1, computed and computed_reordered (shares of the prompt); by mode and
-// linear layer: operator (largest over rows), drift, state (means).
+// linear layer: operator (largest over rows), operator_excess, the same in units of what is allowed, drift,
+// state (means).
 Work prepare_reuse(const SuiteCase& suite_case, const std::string& where,
                    const DriverContext& context) {
   const auto run = std::make_shared<const ReuseRun>(suite_case, where, context);

@@ -43,7 +43,7 @@ TEST(Replay, SeparatesOperatorErrorFromDrift) {
     InputRecorder inputs;
     const RunResult run = engine.run({{segments, 1}}, mode, {.keep_state = true, .tap = &inputs});
     for (int l = 0; l < model.spec().layer_count(); ++l) {
-      if (model.spec().layers[l] != LayerKind::linear) continue;
+      if (!model.spec().layers[l].linear) continue;
       const auto& state = run.responses[0].state_before_question[l];
       const auto replayed = replayed_state(model.spec(), run.tables[0], inputs, l);
       const double error = relative_error(state, replayed),

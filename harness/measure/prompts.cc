@@ -1,10 +1,12 @@
 #include "harness/measure/prompts.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/check.h"
 #include "datasets/dataset.h"
 #include "harness/assets.h"
+#include "harness/model_choice.h"
 
 namespace hypic {
 
@@ -32,6 +34,28 @@ std::vector<TokenPrompt> load_prompts(const std::string& data, const Tokenizer& 
 
 Tokenizer tokenizer_for(const std::string& model) {
   return Tokenizer::load(model.starts_with("random:") ? asset("datasets/tokenizer") : model);
+}
+
+bool has_tokenizer(const std::string& model) {
+  if (model.starts_with("random:")) return true;
+  std::error_code error;
+  return std::filesystem::exists(model + "/tokenizer.json", error) ||
+         std::filesystem::exists(model + "/merges.txt", error);
+}
+
+std::vector<TokenPrompt> random_prompts(int32_t vocabulary, const PromptLimits& limits) {
+  constexpr int64_t kInstruction = 12, kQuestion = 9;
+  std::vector<TokenPrompt> prompts;
+  uint64_t seed = 0;
+  for (int64_t row = 0; row < limits.rows; ++row) {
+    TokenPrompt& prompt = prompts.emplace_back();
+    prompt.id = str("random tokens ", row);
+    prompt.segments.push_back(random_tokens(kInstruction, vocabulary, ++seed));
+    for (int64_t i = 0; i < limits.passages; ++i)
+      prompt.segments.push_back(random_tokens(limits.tokens, vocabulary, ++seed));
+    prompt.segments.push_back(random_tokens(kQuestion, vocabulary, ++seed));
+  }
+  return prompts;
 }
 
 }  // namespace hypic

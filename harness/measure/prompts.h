@@ -26,6 +26,12 @@ std::vector<TokenPrompt> load_prompts(const std::string& data, const Tokenizer& 
 // The tokenizer in a model's folder; for random:… the project's own.
 Tokenizer tokenizer_for(const std::string& model);
 
+// Whether a model comes with a tokenizer.
+bool has_tokenizer(const std::string& model);
+
+// Prompts of random token ids, of the largest size that the limits allow.
+std::vector<TokenPrompt> random_prompts(int32_t vocabulary, const PromptLimits& limits);
+
 // What load_prompts reads where no data is named.
 std::string own_text();
 

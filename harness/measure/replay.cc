@@ -4,24 +4,30 @@
 
 #include "core/check.h"
 #include "reference/ops/linear_attention.h"
+#include "reference/ops/rope.h"
 
 namespace hypic {
 namespace {
 
 constexpr const char* kLetters[] = {"k", "v", "g", "beta"};
 
+struct Row {
+  int32_t row;
+  int32_t shift;  // by which its segment moved since it was built
+};
+
 // Rows in prompt order: steps that leave a state, and the rows that an operator was made of for
 // each jump.
-std::vector<int32_t> rows_in_prompt_order(const ChainTable& table) {
+std::vector<Row> rows_in_prompt_order(const ChainTable& table) {
   const Chain& chain = table.chains.back();
-  std::vector<int32_t> rows;
-  const auto add = [&](const ChainItem& step) {
-    for (int32_t r = step.begin; r < step.end; ++r) rows.push_back(r);
+  std::vector<Row> rows;
+  const auto add = [&](const ChainItem& step, int32_t shift) {
+    for (int32_t r = step.begin; r < step.end; ++r) rows.push_back({r, shift});
   };
   for (int32_t i = chain.item_begin; i + 1 < chain.item_end; ++i) {
     const ChainItem& item = table.items[i];
     if (item.kind == ChainItem::Kind::step) {
-      if (item.keep) add(item);
+      if (item.keep) add(item, 0);
       continue;
     }
     const auto made =
@@ -30,7 +36,7 @@ std::vector<int32_t> rows_in_prompt_order(const ChainTable& table) {
         });
     HYPIC_CHECK(made != table.items.end() && made->span == 0, "operator ", item.op,
                 " was not built here");
-    add(*made);
+    add(*made, item.shift);
   }
   return rows;
 }
@@ -52,38 +58,35 @@ void InputRecorder::see(const std::string& name, const Tensor& tensor) {
 }
 
 const std::vector<double>& InputRecorder::get(int layer, const char* letter) const {
+  static const std::vector<double> none;
   const auto found = seen_.find(str("layers.", layer, ".linear.", letter));
-  HYPIC_CHECK(found != seen_.end(), "layer ", layer, " ", letter);
-  return found->second;
+  return found == seen_.end() ? none : found->second;
 }
 
 std::vector<double> replayed_state(const ModelSpec& spec, const ChainTable& table,
                                    const InputRecorder& inputs, int layer) {
   const LinearSpec& a = spec.linear;
   const FamilyTraits& family = traits(a.family);
-  const std::vector<int32_t> rows = rows_in_prompt_order(table);
+  const std::vector<Row> rows = rows_in_prompt_order(table);
   const int64_t R = static_cast<int64_t>(rows.size());
   std::map<std::string, std::vector<double>> in;
   for (const char* letter : kLetters) {
     const std::vector<double>& all = inputs.get(layer, letter);
     const int64_t width = static_cast<int64_t>(all.size()) / table.row_count();
-    for (const int32_t r : rows)
-      in[letter].insert(in[letter].end(), all.begin() + r * width, all.begin() + (r + 1) * width);
+    for (const Row& r : rows)
+      in[letter].insert(in[letter].end(), all.begin() + r.row * width, all.begin() + (r.row + 1) * width);
+  }
+  const auto tensor = [&](const char* letter, std::initializer_list<int64_t> shape) {
+    return in[letter].empty() ? Tensor() : Tensor(in[letter].data(), shape);
+  };
+  const Tensor k = tensor("k", {R, a.key_heads, a.key_dim});
+  if (a.rotary_dim > 0 && R > 0) {  // keys carry the positions of the chain that made them
+    std::vector<int32_t> shifts;
+    for (const Row& r : rows) shifts.push_back(r.shift);
+    reference::rope<double>({k, Tensor(shifts.data(), {R}), a.rotary_dim, a.rope_theta, k});
   }
   std::vector<double> state(a.value_heads * a.key_dim * a.value_dim, 0.0),
       o(R * a.value_heads * a.value_dim);
-  LinearAttentionArgs args{};
-  args.decay = family.decay;
-  args.update = family.update;
-  args.readout = family.readout;
-  args.scale = 1;
-  args.k = Tensor(in["k"].data(), {R, a.key_heads, a.key_dim});
-  args.q = args.k;  // outputs are not looked at
-  args.v = Tensor(in["v"].data(), {R, a.value_heads, a.value_dim});
-  args.g = Tensor(in["g"].data(), {R, a.value_heads});
-  args.beta = Tensor(in["beta"].data(), {R, a.value_heads});
-  args.state = Tensor(state.data(), {1, a.value_heads, a.key_dim, a.value_dim});
-  args.o = Tensor(o.data(), {R, a.value_heads, a.value_dim});
   ChainTable one;
   one.tokens.resize(R);
   ChainItem step;
@@ -94,7 +97,21 @@ std::vector<double> replayed_state(const ModelSpec& spec, const ChainTable& tabl
   chain.row_end = static_cast<int32_t>(R);
   chain.state = 0;
   one.chains = {chain};
-  reference::linear_attention<double>(args, one);
+  reference::linear_attention<double>(
+      {.decay = family.decay,
+       .update = family.update,
+       .readout = family.readout,
+       .scale = 1,
+       .q = k,  // outputs are not looked at
+       .k = k,
+       .v = tensor("v", {R, a.value_heads, a.value_dim}),
+       .g = family.decay == Decay::diagonal ? tensor("g", {R, a.value_heads, a.key_dim})
+                                            : tensor("g", {R, a.value_heads}),
+       .beta = tensor("beta", {R, a.value_heads}),
+       .state = Tensor(state.data(), {1, a.value_heads, a.key_dim, a.value_dim}),
+       .side = family.side,
+       .o = Tensor(o.data(), {R, a.value_heads, a.value_dim})},
+      one);
   return state;
 }
 

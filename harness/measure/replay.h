@@ -18,7 +18,7 @@ namespace hypic {
 class InputRecorder : public Tap {
  public:
   void see(const std::string& name, const Tensor& tensor) override;
-  // [R, …] flattened, of the last forward.
+  // [R, …] flattened, of the last forward; empty where the layer has no such input.
   const std::vector<double>& get(int layer, const char* letter) const;
 
  private:

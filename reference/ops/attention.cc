@@ -23,7 +23,7 @@ template <class T>
 class RowAttention {
  public:
   RowAttention(const AttentionArgs& args, const ChainTable& table, int32_t row)
-      : args_(args), table_(table), row_(row), D_(args.q[2]), group_(args.q[1] / args.k_pages[2]),
+      : args_(args), table_(table), row_(row), D_(args.q[2]), Dv_(args.out[2]), group_(args.q[1] / args.k_pages[2]),
         rotated_(args.q[1] * D_) {}
 
   void run() {
@@ -53,7 +53,7 @@ class RowAttention {
       values_.push_back(token<T>(args_.v_pages, table_, page_begin, i));
       for (int64_t h = 0; h < heads; ++h)
         scores_.push_back(static_cast<T>(args_.scale) *
-                          dot(rotated_.data() + h * D_, k + (h / group_) * D_, D_));
+                          dot(rotated_.data() + h * D_, k + (h / group_) * args_.k_pages.stride[2], D_));
     }
   }
 
@@ -63,20 +63,20 @@ class RowAttention {
     T top = -INFINITY;
     for (size_t i = 0; i < values_.size(); ++i) top = std::max(top, scores_[i * heads + h]);
     T sum = 0;
-    std::fill(out, out + D_, T{0});
+    std::fill(out, out + Dv_, T{0});
     for (size_t i = 0; i < values_.size(); ++i) {
       const T p = std::exp(scores_[i * heads + h] - top);
-      const T* v = values_[i] + (h / group_) * D_;
+      const T* v = values_[i] + (h / group_) * args_.v_pages.stride[2];
       sum += p;
-      for (int64_t d = 0; d < D_; ++d) out[d] += p * v[d];
+      for (int64_t d = 0; d < Dv_; ++d) out[d] += p * v[d];
     }
-    for (int64_t d = 0; d < D_; ++d) out[d] /= sum;
+    for (int64_t d = 0; d < Dv_; ++d) out[d] /= sum;
   }
 
   const AttentionArgs& args_;
   const ChainTable& table_;
   const int32_t row_;
-  const int64_t D_, group_;
+  const int64_t D_, Dv_, group_;
   std::vector<T> rotated_, scores_;
   std::vector<const T*> values_;
 };
@@ -85,31 +85,32 @@ class RowAttention {
 
 template <class T>
 void append_kv(const AppendKvArgs& args, const ChainTable& table) {
-  Shapes("append_kv").bind(args.k, "k", {"R", "H", "D"}).bind(args.v, "v", {"R", "H", "D"})
-      .bind(args.k_pages, "k_pages", {"P", "page", "H", "D"})
-      .bind(args.v_pages, "v_pages", {"P", "page", "H", "D"});
-  const int64_t n = args.k[1] * args.k[2];
-  check_dtype<T>(args.k, args.v, args.k_pages, args.v_pages);
-  HYPIC_CHECK(args.k[0] == table.row_count() && args.k_pages[1] == table.page_size);
-  if (table.row_count() == 0) return;
-  HYPIC_CHECK(args.k.at(0).contiguous() && args.v.at(0).contiguous());
-  for (const Chain& chain : table.chains)
-    for (int32_t r = chain.row_begin; r < chain.row_end; ++r) {
-      const int32_t i = chain.kv_begin + (r - chain.row_begin);
-      std::copy_n(args.k.as<T>() + r * args.k.stride[0], n, token<T>(args.k_pages, table, chain.page_begin, i));
-      std::copy_n(args.v.as<T>() + r * args.v.stride[0], n, token<T>(args.v_pages, table, chain.page_begin, i));
-    }
+  HYPIC_CHECK(static_cast<bool>(args.v) == static_cast<bool>(args.v_pages));
+  const auto append = [&](const Tensor& x, const Tensor& pages) {
+    Shapes("append_kv").bind(x, "x", {"R", "H", "D"}).bind(pages, "pages", {"P", "page", "H", "D"});
+    check_dtype<T>(x, pages);
+    HYPIC_CHECK(x[0] == table.row_count() && pages[1] == table.page_size);
+    if (table.row_count() == 0) return;
+    HYPIC_CHECK(x.at(0).contiguous() && pages.contiguous());
+    for (const Chain& chain : table.chains)
+      for (int32_t r = chain.row_begin; r < chain.row_end; ++r)
+        std::copy_n(x.as<T>() + r * x.stride[0], x[1] * x[2],
+                    token<T>(pages, table, chain.page_begin, chain.kv_begin + (r - chain.row_begin)));
+  };
+  append(args.k, args.k_pages);
+  if (args.v) append(args.v, args.v_pages);
 }
 
 template <class T>
 void attention(const AttentionArgs& args, const ChainTable& table) {
   Shapes shapes("attention");
-  shapes.bind(args.q, "q", {"R", "Hq", "D"}).bind(args.out, "out", {"R", "Hq", "D"})
+  shapes.bind(args.q, "q", {"R", "Hq", "D"}).bind(args.out, "out", {"R", "Hq", "Dv"})
       .bind(args.k_pages, "k_pages", {"P", "page", "Hkv", "D"})
-      .bind(args.v_pages, "v_pages", {"P", "page", "Hkv", "D"});
+      .bind(args.v_pages, "v_pages", {"P", "page", "Hkv", "Dv"});
   check_dtype<T>(args.q, args.out, args.k_pages, args.v_pages);
   HYPIC_CHECK(shapes["R"] == table.row_count() && shapes["page"] == table.page_size);
   HYPIC_CHECK(shapes["Hq"] % shapes["Hkv"] == 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= shapes["D"]);
+  HYPIC_CHECK(args.k_pages.stride[3] == 1 && args.v_pages.stride[3] == 1);
   parallel_for(table.row_count(), 64 * args.q.size(), [&](int64_t r) {
     RowAttention<T>(args, table, static_cast<int32_t>(r)).run();
   });

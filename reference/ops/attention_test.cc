@@ -114,8 +114,7 @@ class Scene {
         v(v_.data(), {R, kHkv, kD});
     append_kv<T>({k, v, k_pages, v_pages}, table);
     const Owned<T> out({R, kHq, kD});
-    attention<T>({q, integers(table.positions), k_pages, v_pages, kRotary, kTheta, kScale, out},
-                 table);
+    attention<T>({q, k_pages, v_pages, kRotary, kTheta, kScale, out}, table);
     return elements(out);
   }
 
@@ -264,15 +263,88 @@ TEST(AppendKv, FillsItsOwnPagesAndNothingElse) {
   EXPECT_EQ(written, 10);
 }
 
+// Two chains of own tokens without rotation, by a plain loop in float64: keys and values are what
+// the pages hold.
+std::vector<double> plain_attention(const std::vector<double>& q,
+                                    const std::vector<std::vector<double>>& k,
+                                    const std::vector<std::vector<double>>& v, int64_t Hq,
+                                    int64_t Hkv, int64_t D, int64_t Dv, const ChainTable& table) {
+  std::vector<double> out;
+  for (int64_t r = 0; r < table.row_count(); ++r)
+    for (int64_t h = 0; h < Hq; ++h) {
+      const int64_t kv = h / (Hq / Hkv);
+      std::vector<double> sum(Dv);
+      double total = 0;
+      for (int64_t i = table.chains[table.chain_of[r]].row_begin; i <= r; ++i) {
+        double score = 0;
+        for (int64_t d = 0; d < D; ++d) score += q[(r * Hq + h) * D + d] * k[i][kv * D + d];
+        total += std::exp(kScale * score);
+        for (int64_t d = 0; d < Dv; ++d) sum[d] += std::exp(kScale * score) * v[i][kv * Dv + d];
+      }
+      for (const double x : sum) out.push_back(x / total);
+    }
+  return out;
+}
+
+ChainTable two_chains() {
+  ChainTable table;
+  table.page_size = 2;
+  table.pages = {3, 1, /**/ 4, 0, 2};
+  add_chain(table, {.page_begin = 0}, {step(4)});
+  add_chain(table, {.page_begin = 2}, {step(5)});
+  return table;
+}
+
+TYPED_TEST(AttentionTest, ValuesMayHaveAnotherWidth) {
+  using T = TypeParam;
+  for (const int64_t Dv : {1, 5, 11}) {
+    const ChainTable table = two_chains();
+    const Owned<T> q = random<T>({9, kHq, kD}, 1), k = random<T>({9, kHkv, kD}, 2),
+                   v = random<T>({9, kHkv, Dv}, 3), out({9, kHq, Dv}), k_pages({5, 2, kHkv, kD}),
+                   v_pages({5, 2, kHkv, Dv});
+    append_kv<T>({k, v, k_pages, v_pages}, table);
+    attention<T>({q, k_pages, v_pages, 0, 0, kScale, out}, table);
+    std::vector<std::vector<double>> keys, values;
+    for (int64_t r = 0; r < 9; ++r)
+      keys.push_back(elements(k.tensor.at(r))), values.push_back(elements(v.tensor.at(r)));
+    EXPECT_LE(distance(elements(out),
+                       plain_attention(elements(q), keys, values, kHq, kHkv, kD, Dv, table)),
+              sizeof(T) == 8 ? 1e-13 : 1e-5)
+        << "Dv " << Dv;
+  }
+}
+
+// Multi-head latent attention: one K for all heads, whose first dims are V; K alone is appended.
+TYPED_TEST(AttentionTest, ValuesMayBeAPartOfTheKeys) {
+  using T = TypeParam;
+  const int64_t latent = 6, width = 9;
+  const ChainTable table = two_chains();
+  const Owned<T> q = random<T>({9, kHq, width}, 1), k = random<T>({9, 1, width}, 2),
+                 out({9, kHq, latent}), k_pages({5, 2, 1, width});
+  append_kv<T>({.k = k, .k_pages = k_pages}, table);
+  attention<T>({q, k_pages, k_pages.tensor.columns(0, latent), 0, 0, kScale, out}, table);
+  std::vector<std::vector<double>> keys, values;
+  for (int64_t r = 0; r < 9; ++r) {
+    keys.push_back(elements(k.tensor.at(r)));
+    values.push_back(elements(k.tensor.at(r).columns(0, latent)));
+  }
+  EXPECT_LE(distance(elements(out),
+                     plain_attention(elements(q), keys, values, kHq, 1, width, latent, table)),
+            sizeof(T) == 8 ? 1e-13 : 1e-5);
+  // V without pages for it, or the other way round.
+  EXPECT_THROW(append_kv<T>({.k = k, .v = k, .k_pages = k_pages}, table), InternalError);
+  EXPECT_THROW(append_kv<T>({.k = k, .k_pages = k_pages, .v_pages = k_pages}, table),
+               InternalError);
+}
+
 TEST(Attention, RefusesWhatDoesNotFit) {
   ChainTable table = one_chain({}, {step(2)});
   table.pages = {0};
   const Owned<float> q = random<float>({2, 4, 8}, 1), k = random<float>({2, 2, 8}, 2),
                      out({2, 4, 8}), k_pages({1, 16, 2, 8}), v_pages({1, 16, 2, 8}),
                      wrong({1, 8, 2, 8});
-  const Owned<int32_t> positions = integers({0, 1});
   const auto run = [&](const Tensor& queries, const Tensor& keys, int rotary_dim) {
-    attention<float>({queries, positions, keys, v_pages, rotary_dim, 1e4, 1, out}, table);
+    attention<float>({queries, keys, v_pages, rotary_dim, 1e4, 1, out}, table);
   };
   append_kv<float>({k, k, k_pages, v_pages}, table);
   EXPECT_NO_THROW(run(q, k_pages, 8));

@@ -31,6 +31,7 @@ template <class T>
 void run_chain(const CausalConvArgs& args, const ChainTable& table, const Chain& chain) {
   const int64_t C = args.x[1], W = args.w[1], rows = W - 1;
   const T* w = args.w.as<T>();
+  const T* bias = args.bias ? args.bias.as<T>() : nullptr;
   Window<T> window(rows, C);
   if (!chain.fresh) window.load(args.window.at(chain.state));
   for (int32_t i = chain.item_begin; i < chain.item_end; ++i) {
@@ -47,7 +48,7 @@ void run_chain(const CausalConvArgs& args, const ChainTable& table, const Chain&
         const T* x = args.x.as<T>() + r * args.x.stride[0];
         T* out = args.out.as<T>() + r * args.out.stride[0];
         for (int64_t c = 0; c < C; ++c) {
-          T sum = 0;
+          T sum = bias ? bias[c] : T{0};
           for (int64_t j = 0; j < rows; ++j) sum += w[c * W + j] * window.row(j)[c];
           out[c] = activate(sum + w[c * W + rows] * x[c], args.activation);
         }
@@ -71,7 +72,8 @@ void causal_conv(const CausalConvArgs& args, const ChainTable& table) {
   Shapes("causal_conv").bind(args.x, "x", {"R", "C"}).bind(args.out, "out", {"R", "C"})
       .bind(args.w, "w", {"C", "W"}).bind(args.window, "window", {"S", before.c_str(), "C"})
       .bind(args.tail, "tail", {"operators", before.c_str(), "C"});
-  check_dtype<T>(args.x, args.w, args.window, args.tail, args.out);
+  check_dtype<T>(args.x, args.w, args.window, args.tail, args.out, args.bias);
+  HYPIC_CHECK(!args.bias || (args.bias.contiguous() && args.bias.size() == args.x[1]));
   HYPIC_CHECK(args.x[0] == table.row_count() && args.x.stride[1] == 1 && args.out.stride[1] == 1 &&
               args.w.contiguous());
   HYPIC_CHECK(args.x.data != args.out.data, "the window needs the raw rows: not in place");

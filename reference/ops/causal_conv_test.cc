@@ -110,6 +110,36 @@ TEST(CausalConv, ActivatesTheSum) {
     EXPECT_NEAR(conv.out[i], plain.out[i] / (1 + std::exp(-plain.out[i])), 1e-15);
 }
 
+// Added before the activation; windows and tails stay raw.
+TEST(CausalConv, AddsABias) {
+  const auto check = [](auto zero) {
+    using T = decltype(zero);
+    const int64_t R = 7, W = 3;
+    const Owned<T> x = random<T>({R, kC}, 1), w = random<T>({kC, W}, 2), bias = random<T>({kC}, 3),
+                   out({R, kC}), window({1, W - 1, kC}), tail({1, W - 1, kC});
+    causal_conv<T>({x, w, Activation::silu, window, tail, out, bias},
+                   one_chain({.state = 0}, {step(3), step(4, 0)}));
+    std::vector<double> expected;
+    for (int64_t r = 0; r < R; ++r)
+      for (int64_t c = 0; c < kC; ++c) {
+        double sum = bias[c];
+        for (int64_t j = 0; j < W; ++j)
+          if (r - W + 1 + j >= 0)
+            sum += static_cast<double>(w[c * W + j]) * x[(r - W + 1 + j) * kC + c];
+        expected.push_back(sum / (1 + std::exp(-sum)));
+      }
+    EXPECT_LE(distance(elements(out), expected), sizeof(T) == 8 ? 1e-14 : 1e-6);
+    EXPECT_EQ(elements(window.tensor.at(0)), elements(x.tensor.rows(R - W + 1, R)));
+    EXPECT_EQ(elements(tail.tensor.at(0)), elements(x.tensor.rows(R - W + 1, R)));
+    const ChainTable table = one_chain({.state = 0}, {step(7)});
+    const Tensor wrong = random<T>({kC + 1}, 3);
+    EXPECT_THROW(causal_conv<T>({x, w, Activation::silu, window, tail, out, wrong}, table),
+                 InternalError);
+  };
+  check(float{});
+  check(double{});
+}
+
 // The operator's tail holds the last min(W−1, span) raw rows of its span alone, zero in front.
 TEST(CausalConv, CapturesTheTailOfTheSpan) {
   for (int32_t span = 0; span <= 6; ++span) {

@@ -156,6 +156,10 @@ class Head {
     switch (args_.readout) {
       case Readout::plain:
         contract(qr, S, o);
+        if (args_.skip) {
+          const T* v = row(args_.v, r, h_);
+          for (int64_t j = 0; j < dv_; ++j) o[j] += args_.skip.as<T>()[h_] * v[j];
+        }
         break;
       case Readout::normalised:
       case Readout::bounded: {
@@ -301,6 +305,10 @@ void check_shapes(const LinearAttentionArgs& a) {
   if (a.a) shapes.bind(a.a, "a", {"R", "Hv", "dk"});
   if (a.b) shapes.bind(a.b, "b", {"R", "Hv", "dk"});
   if (a.readout == Readout::bonus) shapes.bind(a.u, "u", {"Hv", "dk"});
+  if (a.skip) {
+    shapes.bind(a.skip, "skip", {"Hv"});
+    HYPIC_CHECK(a.readout == Readout::plain && a.side == Side::key && a.skip.contiguous());
+  }
   if (a.operators.U) shapes.bind(a.operators.U, "U", {"operators", "Hv", "dk", "dv"});
 }
 
@@ -311,8 +319,8 @@ void linear_attention(const LinearAttentionArgs& args, const ChainTable& table) 
   check_shapes(args);
   HYPIC_CHECK(args.k[0] == table.row_count(), "rows ", args.k[0], ", in the table ", table.row_count());
   const TransferOperator& op = args.operators;
-  check_dtype<T>(args.q, args.k, args.v, args.g, args.A, args.beta, args.a, args.b, args.u, args.state, args.o,
-                 op.log_scale, op.T, op.U);
+  check_dtype<T>(args.q, args.k, args.v, args.g, args.A, args.beta, args.a, args.b, args.u, args.skip,
+                 args.state, args.o, op.log_scale, op.T, op.U);
   const int64_t heads = args.v[1];
   // Chains of one level are independent; a level reads operators that the one below made.
   for (size_t first = 0, last; first < table.chains.size(); first = last) {

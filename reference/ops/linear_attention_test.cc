@@ -82,6 +82,7 @@ struct Layer {
     args.state = state;
     args.operators = operators();
     args.o = o.tensor.rows(first, end);
+    args.skip = skip;
     linear_attention<T>(args, table);
   }
   std::vector<double> slot(int64_t s) const { return elements(state.tensor.at(s)); }
@@ -100,6 +101,7 @@ struct Layer {
   Cell cell;
   OperatorKind kind;
   Owned<T> q, k, v, g, A, beta, o, state, log_scale, op_T, U;
+  Tensor skip;
 };
 
 class LinearAttentionTest : public testing::TestWithParam<Cell> {};
@@ -197,6 +199,28 @@ TEST_P(LinearAttentionTest, ComposeModes) {
   }
 }
 
+// o += skip · v, whatever the state; in every chain and for rows without keep too.
+template <class T>
+void check_skip(const Cell& cell) {
+  Layer<T> plain(cell, 9), skipping(cell, 9);
+  const Owned<T> D = random<T>({kHv}, 8);
+  skipping.skip = D;
+  const std::vector<ChainItem> items = {step(4), without_keep(step(2)), step(3, 1)};
+  plain.run(one_chain({.state = 0}, items));
+  skipping.run(one_chain({.state = 0}, items));
+  std::vector<double> expected = plain.out(0, 9);
+  for (size_t i = 0; i < expected.size(); ++i)
+    expected[i] += static_cast<double>(D[i / kDv % kHv]) * plain.v[i];
+  EXPECT_LE(distance(skipping.out(0, 9), expected), sizeof(T) == 8 ? 1e-14 : 1e-6);
+  EXPECT_EQ(skipping.slot(0), plain.slot(0));
+  EXPECT_EQ(skipping.parts(1), plain.parts(1));
+}
+
+TEST_P(LinearAttentionTest, SkipsAddTheValues) {
+  check_skip<float>(GetParam());
+  check_skip<double>(GetParam());
+}
+
 // In one forward: the segment alone on level 0, the request that jumps over it on level 1.
 TEST_P(LinearAttentionTest, AJumpReadsWhatALowerLevelMade) {
   Layer<double> reused(GetParam(), 11), straight(GetParam(), 11);
@@ -281,6 +305,7 @@ TEST(LinearAttention, RefusesWhatDoesNotFit) {
   refused([](auto& layer) { layer.g.tensor = layer.g.tensor.columns(0, 3); });
   refused([](auto& layer) { layer.cell.update = Update::nonlinear; });
   refused([](auto& layer) { layer.state.tensor = layer.state.tensor.columns(0, 4); });
+  refused([](auto& layer) { layer.skip = layer.g.tensor.at(0).rows(0, kHv - 1); });
   Layer<double> short_table(kCells[5], 4);
   LinearAttentionArgs args{};
   args.decay = Decay::none;

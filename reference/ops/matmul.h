@@ -8,4 +8,7 @@ namespace hypic::reference {
 template <class T>
 void matmul(const MatmulArgs& args);
 
+template <class T>
+void head_matmul(const HeadMatmulArgs& args);
+
 }  // namespace hypic::reference

@@ -100,6 +100,71 @@ TEST(Matmul, WritesNothingBesideItsColumns) {
   EXPECT_EQ(elements(out.memory.tensor.columns(6, 9)), before);
 }
 
+template <class T>
+void check_scale() {
+  for (const int64_t N : {1, 4, 7}) {  // with and without whole blocks
+    const Owned<T> x = random<T>({3, 9}, 1), w = random<T>({N, 9}, 2), out({3, N});
+    matmul<T>({x, w, out, -0.375});
+    std::vector<double> expected = product<T>(x, w);
+    for (double& y : expected) y *= -0.375;
+    EXPECT_LE(distance(elements(out), expected), sizeof(T) == 8 ? 1e-14 : 1e-5) << "N " << N;
+  }
+}
+
+TEST(Matmul, Scales) {
+  check_scale<float>();
+  check_scale<double>();
+}
+
+// Each head with a matrix of its own, either way round; rows and heads strided, as q = [latent |
+// rest] is.
+template <class T>
+void check_heads() {
+  const int64_t R = 3, H = 2;
+  for (const int64_t N : {1, 5, 8})
+    for (const int64_t K : {1, 7, 9})
+      for (const bool transposed : {false, true})
+        for (const int64_t more : {0, 3}) {
+          const Owned<T> x = random<T>({R, H, K + more}, 1),
+                         w = random<T>(transposed ? std::vector{H, K, N} : std::vector{H, N, K}, 2);
+          Owned<T> out({R, H, N + more});
+          const Tensor from = x.tensor.columns(more, K + more), to = out.tensor.columns(0, N);
+          head_matmul<T>({from, w, transposed, to});
+          std::vector<double> expected;
+          for (int64_t r = 0; r < R; ++r)
+            for (int64_t h = 0; h < H; ++h)
+              for (int64_t n = 0; n < N; ++n) {
+                double sum = 0;
+                for (int64_t k = 0; k < K; ++k)
+                  sum += static_cast<double>(x[(r * H + h) * (K + more) + more + k]) *
+                         w[h * K * N + (transposed ? k * N + n : n * K + k)];
+                expected.push_back(sum);
+              }
+          EXPECT_LE(distance(elements(to), expected), sizeof(T) == 8 ? 1e-14 : 1e-5)
+              << N << " × " << K << (transposed ? " transposed" : "");
+          for (const double beside : elements(out.tensor.columns(N, N + more)))
+            EXPECT_TRUE(std::isnan(beside));
+          const Owned<T> alone({1, H, N});  // the same bits alone
+          head_matmul<T>({from.rows(2, 3), w, transposed, alone});
+          EXPECT_EQ(elements(alone.tensor.at(0)), elements(to.at(2)));
+        }
+}
+
+TEST(HeadMatmul, IsAProductForEachHead) {
+  check_heads<float>();
+  check_heads<double>();
+}
+
+TEST(HeadMatmul, RefusesWhatDoesNotFit) {
+  const Owned<float> x = random<float>({3, 2, 5}, 1), w = random<float>({2, 4, 5}, 2),
+                     out({3, 2, 4});
+  EXPECT_NO_THROW(head_matmul<float>({x, w, false, out}));
+  EXPECT_THROW(head_matmul<float>({x, w, true, out}), InternalError);
+  EXPECT_THROW(head_matmul<float>({x, random<float>({1, 4, 5}, 2), false, out}), InternalError);
+  EXPECT_THROW(head_matmul<float>({x, random<double>({2, 4, 5}, 2), false, out}), InternalError);
+  EXPECT_NO_THROW(head_matmul<float>({x.tensor.rows(0, 0), w, false, out.tensor.rows(0, 0)}));
+}
+
 TEST(Matmul, RefusesWhatDoesNotFit) {
   const Owned<float> x = random<float>({3, 5}, 1), w = random<float>({4, 5}, 2), out({3, 4});
   EXPECT_NO_THROW(matmul<float>({x, w, out}));

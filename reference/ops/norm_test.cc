@@ -23,6 +23,32 @@ TEST(RmsNorm, IsItsDefinition) {
     }
 }
 
+template <class T>
+void check_weight_per_head() {
+  const Owned<T> x = random<T>({4, 3, 7}, 1), w = random<T>({3, 7}, 2), out({4, 3, 7});
+  for (const bool plus_one : {false, true}) {
+    rms_norm<T>({x, w, plus_one, 1e-3, out});
+    std::vector<double> expected;
+    for (int64_t i = 0; i < 12; ++i) {
+      double square = 0;
+      for (int64_t d = 0; d < 7; ++d) square += static_cast<double>(x[i * 7 + d]) * x[i * 7 + d];
+      for (int64_t d = 0; d < 7; ++d)
+        expected.push_back(x[i * 7 + d] / std::sqrt(square / 7 + 1e-3) *
+                           (w[i % 3 * 7 + d] + double(plus_one)));
+    }
+    EXPECT_LE(distance(elements(out), expected), sizeof(T) == 8 ? 1e-14 : 1e-6);
+  }
+  EXPECT_THROW(rms_norm<T>({x, random<T>({2, 7}, 2), false, 1e-3, out}), InternalError);
+  EXPECT_THROW(rms_norm<T>({x, random<T>({3, 6}, 2), false, 1e-3, out}), InternalError);
+  const Owned<T> flat = random<T>({4, 7}, 1), flat_out({4, 7});
+  EXPECT_THROW(rms_norm<T>({flat, w, false, 1e-3, flat_out}), InternalError);
+}
+
+TEST(RmsNorm, MayHaveAWeightForEachHead) {
+  check_weight_per_head<float>();
+  check_weight_per_head<double>();
+}
+
 TEST(L2Norm, AddsEpsToTheSum) {
   Owned<double> x({1, 1, 2});
   x[0] = 3, x[1] = 4;

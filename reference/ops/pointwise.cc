@@ -15,7 +15,9 @@ T* row(const Tensor& t, int64_t r) {
 
 int64_t width(const Tensor& t) {
   HYPIC_CHECK(t.rank >= 1 && (t[0] == 0 || t.at(0).contiguous()), "rows of ", t.shape_string());
-  return t[0] == 0 ? 0 : t.size() / t[0];
+  int64_t n = 1;
+  for (int axis = 1; axis < t.rank; ++axis) n *= t[axis];
+  return n;
 }
 
 void check_same(const Tensor& x, const Tensor& y) {
@@ -42,6 +44,9 @@ void copy_rows(const Tensor& from, const Tensor& index, const Tensor& out) {
 template <class T>
 void embedding(const EmbeddingArgs& args) {
   copy_rows<T>(args.table, args.tokens, args.out);
+  if (args.scale == 1) return;
+  for (int64_t r = 0; r < args.out[0]; ++r)
+    for (int64_t i = 0; i < args.out[1]; ++i) row<T>(args.out, r)[i] *= static_cast<T>(args.scale);
 }
 
 template <class T>
@@ -55,37 +60,54 @@ void add(const AddArgs& args) {
   check_dtype<T>(args.x, args.y);
   const int64_t N = width(args.x);
   HYPIC_CHECK(width(args.y) == N);
+  const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
   for (int64_t r = 0; r < args.x[0]; ++r)
-    for (int64_t i = 0; i < N; ++i) row<T>(args.x, r)[i] += row<T>(args.y, r)[i];
+    for (int64_t i = 0; i < N; ++i) {
+      T& x = row<T>(args.x, r)[i];
+      x = alpha * x + beta * row<T>(args.y, r)[i];
+    }
 }
 
 template <class T>
 void gate_mul(const GateMulArgs& args) {
-  check_same(args.x, args.gate);
-  check_same(args.x, args.out);
   check_dtype<T>(args.x, args.gate, args.out);
   // [R, N] is one head of N; heads may be strided, as in [q | gate] per head.
   const auto per_head = [](const Tensor& t) { return t.rank == 3 ? t : t.reshape({t[0], 1, t[1]}); };
-  const Tensor x = per_head(args.x), gate = per_head(args.gate), out = per_head(args.out);
-  HYPIC_CHECK(x.shape == gate.shape && x.shape == out.shape && x.stride[2] == 1 && gate.stride[2] == 1 &&
-              out.stride[2] == 1);
-  parallel_for(x[0], 8 * x.size(), [&](int64_t r) {
-    for (int64_t h = 0; h < x[1]; ++h)
-      for (int64_t i = 0; i < x[2]; ++i)
-        row<T>(out, r)[h * out.stride[1] + i] =
-            row<T>(x, r)[h * x.stride[1] + i] *
-            activate(row<T>(gate, r)[h * gate.stride[1] + i], args.activation);
+  const Tensor out = per_head(args.out), gate = per_head(args.gate);
+  const Tensor x = args.x ? per_head(args.x) : out;
+  const bool by_row = args.x && gate[1] * gate[2] == 1;
+  HYPIC_CHECK(x.shape == out.shape && (by_row ? gate[0] == x[0] : gate.shape == x.shape) && x.stride[2] == 1 &&
+                  gate.stride[2] == 1 && out.stride[2] == 1,
+              "gate_mul: out ", args.out.shape_string(), ", gate ", args.gate.shape_string());
+  parallel_for(out[0], 8 * out.size(), [&](int64_t r) {
+    for (int64_t h = 0; h < out[1]; ++h)
+      for (int64_t i = 0; i < out[2]; ++i) {
+        const T factor = args.x ? row<T>(x, r)[h * x.stride[1] + i] : T{1};
+        const T g = row<T>(gate, r)[by_row ? 0 : h * gate.stride[1] + i];
+        row<T>(out, r)[h * out.stride[1] + i] = factor * activate(g, args.activation);
+      }
   });
 }
 
 template <class T>
 void decay_gate(const DecayGateArgs& args) {
-  Shapes("decay_gate").bind(args.x, "x", {"R", "H"}).bind(args.A_log, "A_log", {"H"})
-      .bind(args.dt_bias, "dt_bias", {"H"}).bind(args.out, "out", {"R", "H"});
+  check_same(args.x, args.out);
+  if (args.step) check_same(args.x, args.step);
+  check_dtype<T>(args.x, args.A_log, args.dt_bias, args.out, args.step);
+  const int64_t N = width(args.x), H = args.A_log[0];
+  HYPIC_CHECK(args.A_log.rank == 1 && H > 0 && args.x[1] == H && width(args.out) == N &&
+                  args.dt_bias.size() == N && args.dt_bias.contiguous() && (!args.step || width(args.step) == N),
+              "decay_gate: x ", args.x.shape_string(), ", A_log ", args.A_log.shape_string(), ", dt_bias ",
+              args.dt_bias.shape_string());
+  const T low = static_cast<T>(args.step_min), high = static_cast<T>(args.step_max);
   for (int64_t r = 0; r < args.x[0]; ++r)
-    for (int64_t h = 0; h < args.x[1]; ++h)
-      row<T>(args.out, r)[h] = -std::exp(args.A_log.as<T>()[h]) *
-                               softplus(row<T>(args.x, r)[h] + args.dt_bias.as<T>()[h]);
+    for (int64_t i = 0; i < N; ++i) {
+      T step = softplus(row<T>(args.x, r)[i] + args.dt_bias.as<T>()[i]);
+      if (step < low) step = low;  // written so that a NaN stays one
+      if (step > high) step = high;
+      if (args.step) row<T>(args.step, r)[i] = step;
+      row<T>(args.out, r)[i] = -std::exp(args.A_log.as<T>()[i / (N / H)]) * step;
+    }
 }
 
 template <class T>
@@ -95,7 +117,8 @@ void sigmoid(const SigmoidArgs& args) {
   HYPIC_CHECK(width(args.out) == N);
   for (int64_t r = 0; r < args.x[0]; ++r)
     for (int64_t i = 0; i < N; ++i)
-      row<T>(args.out, r)[i] = activate(row<T>(args.x, r)[i], Activation::sigmoid);
+      row<T>(args.out, r)[i] =
+          static_cast<T>(args.scale) * activate(row<T>(args.x, r)[i], Activation::sigmoid);
 }
 
 template <class T>

@@ -13,6 +13,7 @@ T activate(T x, Activation activation) {
     case Activation::identity: return x;
     case Activation::silu: return x / (1 + std::exp(-x));
     case Activation::sigmoid: return 1 / (1 + std::exp(-x));
+    case Activation::relu2: return x > 0 ? x * x : T{0};
   }
   return x;
 }

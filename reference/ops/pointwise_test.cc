@@ -25,6 +25,18 @@ TEST(Embedding, PicksRowsAndChecksBounds) {
                InternalError);
 }
 
+TEST(Embedding, Scales) {
+  const auto check = [](auto zero) {
+    using T = decltype(zero);
+    const Owned<T> table = random<T>({5, 3}, 1), out({2, 3});
+    embedding<T>({integers({4, 1}), table, out, 12});
+    for (const auto& [r, token] : {std::pair{0, 4}, {1, 1}})
+      for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(out[r * 3 + i], 12 * table[token * 3 + i]);
+  };
+  check(float{});
+  check(double{});
+}
+
 TEST(GatherRows, PicksRowsAndChecksBounds) {
   const Owned<double> x = random<double>({6, 4}, 1), out({2, 3});
   gather_rows<double>({x.tensor.columns(1, 4), integers({5, 1}), out});  // strided rows
@@ -74,6 +86,104 @@ TEST(GateMul, HeadsMayBeStrided) {
                InternalError);
   EXPECT_THROW(gate_mul<float>({x, Owned<float>({3, 5, 4}), Activation::sigmoid, x}),
                InternalError);
+}
+
+TEST(Add, Scales) {
+  const Owned<double> x = values({1, 2, 3, 4}, {2, 2}), y = values({10, 20, 30, 40}, {2, 2});
+  add<double>({x, y, 3.5, -0.25});
+  EXPECT_EQ(elements(x), (std::vector<double>{1, 2, 3, 4}));
+  add<double>({x, y, 0, 1});
+  EXPECT_EQ(elements(x), elements(y));
+}
+
+// The gate of a shared expert is one number a row; without x, the activation alone.
+TEST(GateMul, OneGateForARowOrNoFactor) {
+  const auto check = [](auto zero) {
+    using T = decltype(zero);
+    const double tolerance = sizeof(T) == 8 ? 1e-15 : 1e-6;
+    const Owned<T> x = random<T>({3, 5}, 1), one = random<T>({3, 1}, 2),
+                   gate = random<T>({3, 5}, 3, 3), out({3, 5});
+    gate_mul<T>({x, one, Activation::sigmoid, out});
+    std::vector<double> expected;
+    for (int64_t i = 0; i < 15; ++i)
+      expected.push_back(x[i] / (1 + std::exp(-static_cast<double>(one[i / 5]))));
+    EXPECT_LE(distance(elements(out), expected), tolerance);
+    for (const Activation activation :
+         {Activation::identity, Activation::silu, Activation::sigmoid, Activation::relu2}) {
+      const Owned<T> plain({3, 5});
+      gate_mul<T>({{}, gate, activation, plain});
+      expected.clear();
+      for (int64_t i = 0; i < 15; ++i) {
+        const double g = gate[i], sigmoid = 1 / (1 + std::exp(-g));
+        expected.push_back(activation == Activation::identity  ? g
+                           : activation == Activation::silu    ? g * sigmoid
+                           : activation == Activation::sigmoid ? sigmoid
+                                                               : std::pow(std::max(g, 0.0), 2));
+      }
+      EXPECT_LE(distance(elements(plain), expected), tolerance) << static_cast<int>(activation);
+    }
+    const std::vector<double> relu2 = expected;
+    gate_mul<T>({{}, gate, Activation::relu2, gate});  // in place
+    EXPECT_LE(distance(elements(gate), relu2), tolerance);
+    EXPECT_THROW(gate_mul<T>({{}, one, Activation::sigmoid, out}), InternalError);
+    EXPECT_THROW(gate_mul<T>({x, random<T>({2, 1}, 2), Activation::sigmoid, out}), InternalError);
+    EXPECT_THROW(gate_mul<T>({x, random<T>({3, 2}, 2), Activation::sigmoid, out}), InternalError);
+  };
+  check(float{});
+  check(double{});
+}
+
+// [H] and [H, D]: a head's A for all of its channels; Δ clamped and handed out.
+TEST(DecayGate, ByHeadOrChannelWithStepsAndLimits) {
+  const auto check = [](auto zero) {
+    using T = decltype(zero);
+    for (const int64_t D : {0, 1, 3})  // 0: [R, H]
+      for (const bool limits : {false, true}) {
+        const int64_t R = 4, H = 3, C = std::max<int64_t>(D, 1);
+        const std::vector<int64_t> shape = D ? std::vector{R, H, D} : std::vector{R, H};
+        const Owned<T> x = random<T>(shape, 1, 3), A_log = random<T>({H}, 2),
+                       bias = random<T>(D ? std::vector{H, D} : std::vector{H}, 3), out(shape),
+                       step(shape);
+        DecayGateArgs args{x, A_log, bias, out, step};
+        if (limits) args.step_min = 0.5, args.step_max = 1.5;
+        decay_gate<T>(args);
+        std::vector<double> steps, expected;
+        int clamped = 0;
+        for (int64_t i = 0; i < R * H * C; ++i) {
+          double delta = std::log1p(std::exp(static_cast<double>(x[i]) + bias[i % (H * C)]));
+          clamped += delta < 0.5 || delta > 1.5;
+          if (limits) delta = std::min(std::max(delta, 0.5), 1.5);
+          steps.push_back(delta);
+          expected.push_back(-std::exp(static_cast<double>(A_log[i / C % H])) * delta);
+        }
+        EXPECT_GT(clamped, 0);
+        EXPECT_LE(distance(elements(step), steps), sizeof(T) == 8 ? 1e-14 : 1e-6) << "D " << D;
+        EXPECT_LE(distance(elements(out), expected), sizeof(T) == 8 ? 1e-14 : 1e-6) << "D " << D;
+      }
+    // What is broken before stays so: no limit hides it.
+    const Owned<T> broken({1, 2}), A_log = random<T>({2}, 1), bias = random<T>({2}, 2);
+    const Owned<T> out = random<T>({1, 2}, 3), step = random<T>({1, 2}, 4);
+    decay_gate<T>({broken, A_log, bias, out, step, 0.5, 1.5});
+    for (int64_t i = 0; i < 2; ++i) EXPECT_TRUE(std::isnan(out[i]) && std::isnan(step[i]));
+  };
+  check(float{});
+  check(double{});
+  const Owned<double> x = random<double>({2, 3, 4}, 1), out({2, 3, 4}),
+                      A_log = random<double>({3}, 2);
+  EXPECT_THROW(decay_gate<double>({x, A_log, random<double>({3}, 3), out}), InternalError);
+  EXPECT_THROW(decay_gate<double>({x, random<double>({4}, 2), random<double>({3, 4}, 3), out}),
+               InternalError);
+  EXPECT_THROW(
+      decay_gate<double>({x, A_log, random<double>({3, 4}, 3), out, Owned<double>({2, 3})}),
+      InternalError);
+  const Owned<double> none({0, 3, 4});
+  EXPECT_NO_THROW(decay_gate<double>({none, A_log, random<double>({3, 4}, 3), none, none}));
+}
+
+TEST(Sigmoid, Scales) {
+  const Owned<double> x = values({-1, 0, 2}, {1, 3}), out({1, 3});
+  sigmoid<double>({x, out, 2});
+  EXPECT_LE(distance(elements(out), {2 / (1 + std::exp(1.0)), 1, 2 / (1 + std::exp(-2.0))}), 1e-15);
 }
 
 TEST(DecayGate, IsMinusExpTimesSoftplus) {

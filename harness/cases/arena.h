@@ -1,0 +1,61 @@
+// The tensors of one operation in a backend's memory, watched: every buffer lies between canaries,
+// gaps between rows are canaries too, outputs begin as NaN, and inputs must come back unchanged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "reference/families/array.h"
+
+namespace hypic::conformance {
+
+using reference::Array;
+
+// x as the dtype holds it.
+Array rounded(Array x, DType dtype);
+
+// Uploads values into a contiguous tensor of a backend.
+void put(Backend& backend, const Tensor& to, const Array& values);
+
+class Arena {
+ public:
+  explicit Arena(Backend& backend) : backend_(backend) {}
+
+  // `gap` elements lie between rows (the first axis): a view of some columns of a wider tensor.
+  Tensor input(const std::string& name, const Array& values, DType dtype, int64_t gap = 0);
+  Tensor index(const std::string& name, const std::vector<int32_t>& values);
+  Tensor output(const std::string& name, std::span<const int64_t> shape, DType dtype,
+                int64_t gap = 0);
+  Tensor output(const std::string& name, std::initializer_list<int64_t> shape, DType dtype,
+                int64_t gap = 0) {
+    return output(name, std::span(shape.begin(), shape.size()), dtype, gap);
+  }
+  Tensor inout(const std::string& name, const Array& values, DType dtype, int64_t gap = 0);
+
+  // What the tensor holds now.
+  Array read(const Tensor& tensor) const;
+
+  // One line for each buffer that was written where it must not be.
+  std::vector<std::string> violations() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    Buffer memory;
+    Tensor tensor;
+    std::vector<std::byte> image;  // as uploaded
+    bool constant;
+  };
+  Tensor add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap,
+             const double* values, bool constant);
+  std::vector<std::byte> download(const Entry& entry) const;
+
+  Backend& backend_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace hypic::conformance

@@ -1,0 +1,210 @@
+// Composites: whatever a backend fuses gives what its own primitives give one after another, and
+// those have an oracle of their own. Here the oracle is written out again in float64.
+#include <cmath>
+
+#include "core/check.h"
+#include "harness/cases/op_cases.h"
+#include "harness/cases/oracle.h"
+
+namespace hypic::conformance {
+namespace {
+
+void add_rms_norm(Context& c) {
+  for (const bool with_update : {false, true}) {
+    Trial t(c, 91);
+    const Array x = t.normals({33, 70}), update = t.normals({33, 70}), w = t.normals({70});
+    Array sum = x;
+    if (with_update)
+      for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += 0.5 * update.data[i];
+    const Tensor residual = t.inout("residual", x), out = t.output("out", {33, 70});
+    t.call([&](Backend& b) {
+      b.add_rms_norm({.residual = residual,
+                      .update = with_update ? t.input("update", update) : Tensor(),
+                      .weight = t.input("weight", w),
+                      .plus_one = true,
+                      .eps = 1e-6,
+                      .out = out,
+                      .scale = 0.5});
+    });
+    const std::string what = with_update ? "with an update" : "without";
+    t.compare(what + ", residual", residual, sum);
+    t.compare(what + ", out", out, oracle::rms_norm(sum, w, true, 1e-6));
+  }
+}
+
+void gated_norm(Context& c) {
+  for (const bool gate_first : {false, true})
+    for (const Activation activation : {Activation::silu, Activation::sigmoid})
+      for (const int64_t heads : {-1, 0, 3}) {  // no norm, weight [D], [H, D]
+        Trial t(c, 92);
+        const Array x = t.normals({17, 3, 24}), gate = t.normals({17, 3, 24});
+        const Array w = heads > 0 ? t.normals({heads, 24}) : t.normals({24});
+        const auto norm = [&](const Array& y) {
+          return heads < 0 ? y : oracle::rms_norm(y, w, false, 1e-5);
+        };
+        const auto gated = [&](Array y) {
+          for (size_t i = 0; i < y.data.size(); ++i)
+            y.data[i] *= oracle::activate(gate.data[i], activation);
+          return y;
+        };
+        const Array want = gate_first ? norm(gated(x)) : gated(norm(x));
+        const Tensor out = t.output("out", {17, 3, 24});
+        t.call([&](Backend& b) {
+          b.gated_norm({.x = t.input("x", x),
+                        .weight = heads < 0 ? Tensor() : t.input("weight", w),
+                        .eps = 1e-5,
+                        .gate = t.input("gate", gate, 4),
+                        .activation = activation,
+                        .out = out,
+                        .gate_first = gate_first});
+        });
+        t.compare(str(gate_first ? "gate, then norm" : "norm, then gate", ", activation ",
+                      static_cast<int>(activation),
+                      heads < 0   ? ", no norm"
+                      : heads > 0 ? ", weight of each head"
+                                  : ""),
+                  out, want);
+      }
+}
+
+// One fresh chain over all rows, K and V into its pages.
+ChainTable one_chain(int32_t rows) {
+  ChainTable table;
+  Chain chain;
+  chain.state = 0;
+  chain.item_end = 1;
+  chain.row_end = rows;
+  table.chains = {chain};
+  ChainItem item;
+  item.end = rows;
+  table.items = {item};
+  for (int32_t r = 0; r < rows; ++r) {
+    table.tokens.push_back(0);
+    table.positions.push_back(r);
+    table.chain_of.push_back(0);
+    if (r % table.page_size == 0) table.pages.push_back(r / table.page_size);
+  }
+  return table;
+}
+
+void conv_gates(Context& c) {
+  const int64_t R = 33, Hk = 2, dk = 8, Hv = 4, dv = 12, C = 2 * Hk * dk + Hv * dv;
+  Trial t(c, 93);
+  const Array x = t.normals({R, C}), w = t.normals({C, 4}), alpha = t.normals({R, Hv}),
+              logit = t.normals({R, Hv}), A_log = rounded(t.draw().normals({Hv}), c.state()),
+              dt_bias = rounded(t.draw().normals({Hv}), c.state());
+  Array conv({R, C}), q({R, Hk, dk}), k({R, Hk, dk}), g({R, Hv}), beta({R, Hv});
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t i = 0; i < C; ++i) {
+      double sum = 0;
+      for (int64_t j = std::max<int64_t>(0, 3 - r); j < 4; ++j) sum += w(i, j) * x(r - 3 + j, i);
+      conv(r, i) = oracle::activate(sum, Activation::silu);
+    }
+    for (int64_t i = 0; i < Hk * dk; ++i) {
+      q.data[r * Hk * dk + i] = conv(r, i);
+      k.data[r * Hk * dk + i] = conv(r, Hk * dk + i);
+    }
+    for (int64_t h = 0; h < Hv; ++h) {
+      g(r, h) = -std::exp(A_log(h)) * oracle::softplus(alpha(r, h) + dt_bias(h));
+      beta(r, h) = oracle::activate(logit(r, h), Activation::sigmoid);
+    }
+  }
+  const Tensor conv_out = t.output("conv.out", {R, C}), q_out = t.output("q", {R, Hk, dk}),
+               k_out = t.output("k", {R, Hk, dk}), g_out = t.gate_output("g", {R, Hv}),
+               beta_out = t.gate_output("beta", {R, Hv}), window = t.output("window", {1, 3, C}),
+               tail = t.output("tail", {1, 3, C});
+  const ChainTable table = one_chain(R);
+  t.call([&](Backend& b) {
+    b.begin(table);
+    b.conv_gates({.conv = {.x = t.input("x", x),
+                           .w = t.input("w", w),
+                           .activation = Activation::silu,
+                           .window = window,
+                           .tail = tail,
+                           .out = conv_out},
+                  .key_heads = static_cast<int>(Hk),
+                  .key_dim = static_cast<int>(dk),
+                  .l2_eps = 1e-6,
+                  .q = q_out,
+                  .k = k_out,
+                  .decay = {.x = t.input("alpha", alpha),
+                            .A_log = t.gate_input("A_log", A_log),
+                            .dt_bias = t.gate_input("dt_bias", dt_bias),
+                            .out = g_out},
+                  .beta = {.x = t.input("logit", logit), .out = beta_out}});
+  });
+  t.compare("conv.out", conv_out, conv);
+  t.compare("q", q_out, oracle::l2_norm(q, 1e-6));
+  t.compare("k", k_out, oracle::l2_norm(k, 1e-6));
+  t.compare("g", g_out, g);
+  t.compare("beta", beta_out, beta);
+}
+
+enum class Weights { each_head, all_heads, none };
+
+// x [R, H, D] normalised by head, or all heads of a row as one vector.
+Array normalised(const Array& x, const Array& weight, Weights weights) {
+  if (weights == Weights::none) return x;
+  Array rows = x;
+  if (weights == Weights::all_heads) rows.shape = {x[0], x.product(1)};
+  Array out = oracle::rms_norm(rows, weight, true, 1e-6);
+  out.shape = x.shape;
+  return out;
+}
+
+void qk_norm_append_one(Context& c, const std::string& what, Weights weights) {
+  const int64_t R = 20, Hq = 4, Hk = 2, D = 24;
+  const int rotary_dim = 8;
+  Trial t(c, 94);
+  const bool all = weights == Weights::all_heads;
+  const Array q = t.normals({R, Hq, D}), k = t.normals({R, Hk, D}), v = t.normals({R, Hk, D}),
+              qw = t.normals({all ? Hq * D : D}), kw = t.normals({all ? Hk * D : D});
+  const auto weight = [&](const char* name, const Array& w) {
+    return weights == Weights::none ? Tensor() : t.input(name, w);
+  };
+  const ChainTable table = one_chain(R);
+  const Array want_k = oracle::rope(normalised(k, kw, weights), table.positions, rotary_dim, 1e4);
+  Array k_pages({2, 16, Hk, D}, std::nan("")), v_pages = k_pages;
+  std::copy(want_k.data.begin(), want_k.data.end(), k_pages.data.begin());
+  std::copy(v.data.begin(), v.data.end(), v_pages.data.begin());
+  const Tensor kp = t.output("k_pages", {2, 16, Hk, D}), vp = t.output("v_pages", {2, 16, Hk, D}),
+               q_out = t.output("q_out", {R, Hq, D}), k_out = t.output("k_out", {R, Hk, D});
+  t.call([&](Backend& b) {
+    b.begin(table);
+    b.qk_norm_append({.q = t.input("q", q, 9),
+                      .k = t.input("k", k),
+                      .v = t.input("v", v),
+                      .q_weight = weight("q_weight", qw),
+                      .k_weight = weight("k_weight", kw),
+                      .plus_one = true,
+                      .eps = 1e-6,
+                      .positions = t.index("positions", table.positions),
+                      .rotary_dim = rotary_dim,
+                      .theta = 1e4,
+                      .k_pages = kp,
+                      .v_pages = vp,
+                      .q_out = q_out,
+                      .k_out = k_out});
+  });
+  t.compare(what + ", q", q_out, normalised(q, qw, weights));
+  t.compare(what + ", k", k_out, want_k);
+  t.compare(what + ", K in the pages", kp, k_pages);
+  t.compare(what + ", V in the pages", vp, v_pages);
+}
+
+void qk_norm_append(Context& c) {
+  qk_norm_append_one(c, "heads alone", Weights::each_head);
+  qk_norm_append_one(c, "heads together", Weights::all_heads);
+  qk_norm_append_one(c, "no norm", Weights::none);
+}
+
+}  // namespace
+
+std::vector<Case> composite_cases() {
+  return {{"add_rms_norm/rows", "add_rms_norm", "", add_rms_norm},
+          {"gated_norm/orders", "gated_norm", "", gated_norm},
+          {"conv_gates/inputs", "conv_gates", "", conv_gates},
+          {"qk_norm_append/rows", "qk_norm_append", "", qk_norm_append}};
+}
+
+}  // namespace hypic::conformance

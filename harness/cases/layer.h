@@ -1,0 +1,115 @@
+// One linear-attention layer run twice: by a backend over chains, and token by token by the
+// family's own definition in float64.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/chain.h"
+#include "harness/cases/case.h"
+#include "reference/families/family.h"
+
+namespace hypic::conformance {
+
+using reference::Dims;
+using reference::FamilyReference;
+using reference::Inputs;
+
+// Chains in tokens, written one after another.
+class Plan {
+ public:
+  Plan& chain(int32_t state, bool fresh = false, int32_t level = 0);
+  // `earlier`: tokens that the operator's slot already holds.
+  Plan& step(int64_t tokens, int32_t op = kNone, int64_t earlier = 0);
+  Plan& jump(int32_t op, int64_t span, Compose compose = Compose::transfer, int64_t shift = 0);
+  // Of the item before.
+  Plan& without_keep();
+  Plan& save(int32_t slot);
+
+  int64_t tokens() const { return tokens_; }
+  const std::vector<Chain>& chains() const { return chains_; }
+  const std::vector<ChainItem>& items() const { return items_; }  // rows are tokens
+  ChainTable table(int64_t rows_per_token) const;
+
+ private:
+  Plan& add(const ChainItem& item);
+  std::vector<Chain> chains_;
+  std::vector<ChainItem> items_;
+  int64_t tokens_ = 0;
+};
+
+struct LayerSetup {
+  int32_t states = 1;
+  int32_t operators = 0;
+  bool repeated = false;  // one input over and over on slow heads
+  bool rope = false;      // keys carry RoPE: a jump relocates
+  int64_t gap = 0;        // elements between rows
+  bool skip = false;      // the outputs add skip · v
+};
+
+class Layer {
+ public:
+  // The inputs are rounded to the backend's dtypes first, so that both sides see the same ones.
+  Layer(Context& context, const FamilyReference& family, const Dims& dims, Inputs inputs,
+        const LayerSetup& setup);
+  ~Layer();
+
+  // The family's own layout.
+  void set_state(int32_t slot, const Array& state);
+  // One forward over the tokens from `first` on.
+  void run(const Plan& plan, int64_t first = 0);
+  // Everything that was computed so far against the definition.
+  void check(const std::string& what);
+  // Outputs of these tokens, states and operators as another run gave them; heads are groups.
+  void check_same(const std::string& what, const Layer& other, int64_t begin, int64_t end,
+                  const std::vector<std::pair<int32_t, int32_t>>& states,
+                  const std::vector<std::pair<int32_t, int32_t>>& operators, bool bits = false);
+
+  Array outputs(int64_t begin, int64_t end) const;  // [tokens, Hv, d_o], with the skip
+  Array state(int32_t slot) const;                  // the family's own layout
+  const Array& expected_outputs();
+  const Array& expected_state(int32_t slot);
+
+ private:
+  class Oracle;
+  struct Operator {
+    Array log_scale, T, U;  // one slot
+  };
+  std::vector<Oracle*> oracles() const;
+  void settle();
+  std::vector<double> output_floors() const;
+  Operator operator_at(int32_t slot) const;
+  Array table_slot(const Tensor& pool, int32_t slot) const;
+  void check_operator(const std::string& what, int32_t slot);
+  void check_untouched(const std::string& what, const Array& slot);
+  std::vector<double> bounds(const Array& want, const Array& moved, int axis,
+                             const std::vector<double>& floors = {}) const;
+
+  Context& context_;
+  const FamilyReference& family_;
+  const Dims dims_;
+  const LayerSetup setup_;
+  const double tolerance_;
+  reference::TableInputs table_;
+  Array skip_;   // [Hv]
+  Arena pools_;  // states and operators live as long as the layer
+  Tensor state_;
+  TransferOperator operators_;
+  Array outputs_;
+  std::vector<bool> computed_;                     // by token
+  std::vector<std::pair<Plan, int64_t>> pending_;  // forwards that the definition has yet to run
+  // The definition; after one rounding of every input; and, of quotients, also of the state once a
+  // token.
+  std::unique_ptr<Oracle> oracle_, moved_, moved_quotient_;
+};
+
+// The inputs with their keys and queries at these positions (by token): the definition's input
+// `position` where it has one, else RoPE put on the rows.
+Inputs at_positions(const FamilyReference& family, const Dims& dims, Inputs inputs,
+                    const std::vector<int64_t>& positions);
+
+}  // namespace hypic::conformance

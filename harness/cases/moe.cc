@@ -1,0 +1,211 @@
+// Routing and experts: a sort over the scores, and for each row and chosen expert three plain
+// products.
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "harness/cases/op_cases.h"
+#include "harness/cases/oracle.h"
+
+namespace hypic::conformance {
+namespace {
+
+struct Routing {
+  int64_t E = 16, k = 4;
+  RouteArgs::Score score = RouteArgs::Score::softmax;
+  int groups = 1, kept_groups = 1;
+  bool renormalise = true, bias = false;
+  double scale = 1;
+};
+
+struct Routed {
+  Array experts, weights;  // [R, k]
+};
+
+// By falling choice, the lowest index first among equals.
+std::vector<int64_t> order_of(const std::vector<double>& choice) {
+  std::vector<int64_t> order;
+  for (size_t e = 0; e < choice.size(); ++e) order.push_back(static_cast<int64_t>(e));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return choice[a] > choice[b]; });
+  return order;
+}
+
+Routed routed(const Array& logits, const Array& bias, const Routing& r) {
+  const int64_t R = logits[0], E = r.E, width = E / r.groups;
+  Routed out{Array({R, r.k}), Array({R, r.k})};
+  for (int64_t row = 0; row < R; ++row) {
+    std::vector<double> score(E), choice(E);
+    double sum = 0, chosen_sum = 0;
+    for (int64_t e = 0; e < E; ++e)
+      sum += score[e] = r.score == RouteArgs::Score::softmax ? std::exp(logits(row, e))
+                                                             : oracle::sigmoid(logits(row, e));
+    for (int64_t e = 0; e < E; ++e) {
+      if (r.score == RouteArgs::Score::softmax) score[e] /= sum;
+      choice[e] = score[e] + (r.bias ? bias(e) : 0);
+    }
+    std::vector<double> totals;  // of each group, its two best
+    for (int g = 0; g < r.groups; ++g) {
+      std::vector<double> group(choice.begin() + g * width, choice.begin() + (g + 1) * width);
+      std::sort(group.begin(), group.end(), std::greater<>());
+      totals.push_back(group[0] + (width > 1 ? group[1] : 0));
+    }
+    const std::vector<int64_t> groups = order_of(totals);
+    for (int g = r.kept_groups; g < r.groups; ++g)
+      for (int64_t e = 0; e < width; ++e) choice[groups[g] * width + e] = -INFINITY;
+    const std::vector<int64_t> order = order_of(choice);
+    for (int64_t j = 0; j < r.k; ++j) chosen_sum += score[order[j]];
+    for (int64_t j = 0; j < r.k; ++j) {
+      out.experts(row, j) = static_cast<double>(order[j]);
+      out.weights(row, j) = r.scale * score[order[j]] / (r.renormalise ? chosen_sum : 1);
+    }
+  }
+  return out;
+}
+
+void route_one(Context& c, const std::string& what, const Routing& r, const Array& logits,
+               const Array& bias) {
+  Trial t(c, 101);
+  const int64_t R = logits[0];
+  const Routed want = routed(logits, bias, r);
+  const Tensor experts = t.index_output("experts", {R, r.k}),
+               weights = t.gate_output("weights", {R, r.k});
+  t.call([&](Backend& b) {
+    b.route({.logits = t.gate_input("logits", logits),
+             .bias = r.bias ? t.gate_input("bias", bias) : Tensor(),
+             .score = r.score,
+             .groups = r.groups,
+             .kept_groups = r.kept_groups,
+             .renormalise = r.renormalise,
+             .scale = r.scale,
+             .experts = experts,
+             .weights = weights});
+  });
+  c.identical(what + ", experts", t.read(experts), want.experts);
+  t.compare(what + ", weights", weights, want.weights);
+}
+
+void route(Context& c) {
+  Draw draw(102);
+  const Routing kinds[] = {{},
+                           {.k = 1, .renormalise = false},
+                           {.E = 256, .k = 8},
+                           {.score = RouteArgs::Score::sigmoid, .bias = true, .scale = 2.5},
+                           {.E = 64,
+                            .k = 6,
+                            .score = RouteArgs::Score::sigmoid,
+                            .groups = 8,
+                            .kept_groups = 3,
+                            .bias = true},
+                           {.k = 16}};
+  for (const Routing& r : kinds)
+    for (const int64_t R : {0, 1, 33})
+      route_one(c, str(r.k, " of ", r.E, ", ", R, " rows, groups ", r.groups), r,
+                rounded(draw.normals({R, r.E}, 2), c.state()),
+                rounded(draw.normals({r.E}, 0.1), c.state()));
+}
+
+void route_ties(Context& c) {
+  Array logits({3, 16});  // all equal · two winners and a tie for the rest · a tie at the cut
+  logits(1, 9) = logits(1, 3) = 2;
+  for (const int64_t e : {2, 5, 11, 12, 15}) logits(2, e) = 1;
+  route_one(c, "ties", {}, logits, {});
+}
+
+struct Mlp {
+  int64_t R, k, E, N, I;
+  bool gated = true;
+  Activation activation = Activation::silu;
+};
+
+// For each row and chosen expert: down · (activation(gate x) ⊙ up x).
+Array mixed(const Mlp& m, const Array& x, const Array& experts, const Array& weights,
+            const Array& up, const Array& down) {
+  Array out({m.R, m.N});
+  for (int64_t r = 0; r < m.R; ++r)
+    for (int64_t j = 0; j < m.k; ++j) {
+      const auto e = static_cast<int64_t>(experts(r, j));
+      for (int64_t i = 0; i < m.I; ++i) {
+        double first = 0, second = 0;
+        for (int64_t n = 0; n < m.N; ++n) {
+          first += up(e, i, n) * x(r, n);
+          if (m.gated) second += up(e, m.I + i, n) * x(r, n);
+        }
+        const double inner = oracle::activate(first, m.activation) * (m.gated ? second : 1);
+        for (int64_t n = 0; n < m.N; ++n) out(r, n) += weights(r, j) * down(e, n, i) * inner;
+      }
+    }
+  return out;
+}
+
+void experts(Context& c) {
+  for (const Mlp& m : {Mlp{33, 2, 5, 24, 20}, Mlp{1, 5, 5, 16, 12}, Mlp{0, 2, 5, 16, 12},
+                       Mlp{65, 1, 3, 40, 8, false, Activation::relu2}}) {
+    Trial t(c, 103);
+    const Array x = t.normals({m.R, m.N}), up = t.normals({m.E, (m.gated ? 2 : 1) * m.I, m.N}, 0.2),
+                down = t.normals({m.E, m.N, m.I}, 0.2);
+    Array weights = rounded(t.draw().normals({m.R, m.k}), c.state());
+    std::vector<int32_t> index(m.R * m.k);  // one expert may stay without a row
+    Array chosen({m.R, m.k});
+    for (int64_t i = 0; i < m.R * m.k; ++i)
+      chosen.data[i] = index[i] = static_cast<int32_t>(i * i % (m.E > 1 ? m.E - 1 : 1));
+    const Tensor out = t.output("out", {m.R, m.N});
+    t.call([&](Backend& b) {
+      b.experts({.x = t.input("x", x, 3),
+                 .experts = t.index("experts", index).reshape({m.R, m.k}),
+                 .weights = t.gate_input("weights", weights),
+                 .up = t.input("up", up),
+                 .down = t.input("down", down),
+                 .gated = m.gated,
+                 .activation = m.activation,
+                 .out = out});
+    });
+    t.compare(str(m.R, " rows to ", m.k, " of ", m.E, m.gated ? "" : ", ungated"), out,
+              mixed(m, x, chosen, weights, up, down));
+  }
+}
+
+void moe(Context& c) {
+  const Mlp m{17, 3, 8, 24, 20};
+  const Routing r{.E = m.E, .k = m.k};
+  Trial t(c, 104);
+  const Array x = t.normals({m.R, m.N}), router = t.normals({m.E, m.N}),
+              up = t.normals({m.E, 2 * m.I, m.N}, 0.2), down = t.normals({m.E, m.N, m.I}, 0.2);
+  Array logits({m.R, m.E});
+  for (int64_t row = 0; row < m.R; ++row)
+    for (int64_t e = 0; e < m.E; ++e)
+      for (int64_t n = 0; n < m.N; ++n) logits(row, e) += router(e, n) * x(row, n);
+  const Routed way = routed(logits, {}, r);
+  const Tensor xt = t.input("x", x), logits_t = t.gate_output("logits", {m.R, m.E}),
+               chosen = t.index_output("experts", {m.R, m.k}),
+               weights = t.gate_output("weights", {m.R, m.k}), out = t.output("out", {m.R, m.N});
+  t.call([&](Backend& b) {
+    b.moe({.router = t.input("router", router),
+           .route = {.logits = logits_t,
+                     .score = r.score,
+                     .renormalise = true,
+                     .experts = chosen,
+                     .weights = weights},
+           .experts = {.x = xt,
+                       .experts = chosen,
+                       .weights = weights,
+                       .up = t.input("up", up),
+                       .down = t.input("down", down),
+                       .gated = true,
+                       .activation = Activation::silu,
+                       .out = out}});
+  });
+  c.identical("experts", t.read(chosen), way.experts);
+  t.compare("out", out, mixed(m, x, way.experts, way.weights, up, down));
+}
+
+}  // namespace
+
+std::vector<Case> moe_cases() {
+  return {{"route/kinds", "route", "", route},
+          {"route/ties", "route", "", route_ties},
+          {"experts/kinds", "experts", "", experts},
+          {"moe/rows", "moe", "", moe}};
+}
+
+}  // namespace hypic::conformance

@@ -1,0 +1,58 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "core/check.h"
+#include "harness/assets.h"
+#include "harness/cli/commands.h"
+#include "harness/cli/run_options.h"
+#include "harness/runner.h"
+#include "models/model.h"
+
+namespace hypic {
+namespace {
+
+constexpr const char* kSuite = "suites/validate.json";
+constexpr const char* kFirstCase = "the model loads";
+
+// The name of the report's folder.
+std::string short_name(const std::string& model) {
+  if (!model.starts_with("random:")) return std::filesystem::path(model).lexically_normal().filename();
+  return model.substr(model.find(':') + 1);
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, int& status, const std::string& command_line) {
+  CLI::App* command = app.add_subcommand(
+      "validate", "Judge a model before rollout: load, chunks and steps, reference logits, float64, reuse");
+  const auto settings = std::make_shared<RunSettings>();
+  settings->command_line = command_line;
+  command->add_option("model", settings->context.model, "A Hugging Face folder, or random:NAME[:SEED]")->required();
+  command->add_option("--logits", settings->context.logits,
+                      "safetensors file of reference logits: tokens [n], logits.N [vocabulary]")
+      ->check(CLI::ExistingFile);
+  command->add_option("--backend", settings->context.backend, "Backend to judge: cpu (default) or cpu64");
+  command->add_option("--data", settings->context.data, "Dataset file in place of the project's own text")
+      ->check(CLI::ExistingFile);
+  command->add_option("--out", settings->out, "Folder of the report (default out/validate-NAME)");
+  command->add_flag("--resume", settings->resume,
+                    "Keep the finished cases of an earlier run into the same folder");
+  command->callback([settings, &status] {
+    const std::string& model = settings->context.model;
+    std::error_code error;
+    require(model.starts_with("random:") || std::filesystem::is_directory(model, error), model,
+            ": no such folder; a model is a Hugging Face folder or random:NAME[:SEED]");
+    const Suite suite = load_suite(asset(kSuite));
+    if (settings->out.empty()) settings->out = "out/validate-" + short_name(model);
+    try {
+      spec_of(model);
+    } catch (const Error&) {
+      settings->filter = kFirstCase;  // it says why; nothing else can be prepared
+    }
+    status = run_and_say(suite, *settings);
+  });
+}
+
+}  // namespace hypic

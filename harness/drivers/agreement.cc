@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "harness/backends.h"
+#include "harness/measure/distance.h"
+#include "harness/measure/tolerance.h"
+#include "harness/model_choice.h"
+#include "serving/engine.h"
+
+namespace hypic {
+namespace {
+
+constexpr uint64_t kSeed = 11;
+
+struct Settings {
+  ModelChoice choice;
+  std::vector<int64_t> lengths;
+  int64_t chunk = 0;
+};
+
+std::vector<double> logits_of(const Model& model, const Tokens& prompt, int64_t max_rows) {
+  EngineOptions options;
+  options.pools = {.state_slots = 2,
+                   .operator_slots = 1,
+                   .pages = static_cast<int64_t>(prompt.size()) / options.pools.page_size + 2,
+                   .page_size = options.pools.page_size};
+  options.max_rows = static_cast<int32_t>(max_rows);
+  return Engine(model, options).run({{{prompt}, 1}}, mode_named("full")).responses[0].logits;
+}
+
+double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) largest = worse(largest, std::abs(x[i] - y[i]));
+  return largest;
+}
+
+Result run(const Settings& settings, const ProgressFn& progress) {
+  const auto backend = make_backend(settings.choice.backend);
+  const Model model = Model::open(*backend, settings.choice.model);
+  const ModelSpec& spec = model.spec();
+  Result result;
+  result.verdict = Verdict::pass;
+  Table table{"Logits of the last token, against one whole prefill",
+              {"tokens", "rms of the logits", str("in chunks of ", settings.chunk), "token by token", "bound"},
+              {}};
+  double done = 0;
+  for (const int64_t length : settings.lengths) {
+    if (length >= spec.max_positions) continue;
+    progress(done++ / static_cast<double>(settings.lengths.size()), str(length, " tokens"));
+    const Tokens prompt = random_tokens(length, spec.vocabulary, kSeed);
+    const std::vector<double> whole = logits_of(model, prompt, length);
+    double squares = 0;
+    for (const double x : whole) squares += x * x;
+    const double rms = std::sqrt(squares / static_cast<double>(whole.size()));
+    if (!std::isfinite(rms) || rms == 0) {
+      result.verdict = Verdict::fail;
+      result.why = str(length, " tokens: the logits are ", rms == 0 ? "all zero" : "not finite");
+      return result;
+    }
+    const double bound = batch_tolerance(*backend, rms);
+    std::vector<Cell> row = {Cell(length), Cell(rms)};
+    for (const auto& [name, rows] : {std::pair{"chunked", settings.chunk}, {"decoded", int64_t{1}}}) {
+      const double difference = largest_difference(whole, logits_of(model, prompt, rows));
+      result.values.push_back({str("difference.", name, ".", length), difference, "logits"});
+      result.values.push_back({str("excess.", name, ".", length), excess(difference, bound), "bounds"});
+      row.push_back(Cell(difference, Format::scientific));
+    }
+    row.push_back(bound == 0 ? Cell("equal") : Cell(bound, Format::scientific));
+    table.rows.push_back(std::move(row));
+  }
+  result.tables = {std::move(table)};
+  result.note = str(spec.name, " on ", settings.choice.backend,
+                    ", random tokens. Whole, in chunks and token by token, the same prompt must give the same "
+                    "logits: on a CPU backend the same bits.");
+  return result;
+}
+
+}  // namespace
+
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), lengths ([1, 3, 4, 63, 64, 65, 200]), chunk (48).
+// Values by length: difference.{chunked, decoded}, and excess.…, the same in units of what is allowed.
+Work prepare_agreement(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
+  Parameters parameters(suite_case.parameters, where + ".parameters");
+  Settings settings;
+  settings.choice = read_model_choice(parameters, context);
+  settings.lengths = parameters.integers("lengths", {1, 3, 4, 63, 64, 65, 200}, 1, 1 << 20);
+  settings.chunk = parameters.integer("chunk", 48, 1, 1 << 20);
+  parameters.refuse_others();
+  return [settings](const ProgressFn& progress) { return run(settings, progress); };
+}
+
+}  // namespace hypic

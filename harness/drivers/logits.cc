@@ -1,0 +1,51 @@
+#include "core/check.h"
+#include "harness/assets.h"
+#include "harness/backends.h"
+#include "harness/measure/reference_logits.h"
+#include "harness/measure/tolerance.h"
+#include "harness/model_choice.h"
+
+namespace hypic {
+namespace {
+
+Result run(const ModelChoice& choice, const std::string& path, const ProgressFn& progress) {
+  Result result;
+  if (path.empty()) {
+    result.verdict = Verdict::skip;
+    result.why = "no reference logits: name them by --logits";
+    return result;
+  }
+  const ReferenceLogits reference = load_reference_logits(path);
+  const auto backend = make_backend(choice.backend);
+  const Model model = Model::open(*backend, choice.model);
+  result.verdict = Verdict::pass;
+  Table table{"Logits against the reference",
+              {"reference", "tokens", "rms", "largest difference", "bound", "KL (nats)", "top-1"},
+              {}};
+  for (const LogitDifference& d :
+       compare_logits(model, reference, [&](double share) { progress(share, choice.model); })) {
+    result.values.push_back({"difference." + d.name, d.difference, "logits"});
+    result.values.push_back({"excess." + d.name, excess(d.difference, d.bound), "bounds"});
+    table.rows.push_back({d.name, Cell(d.length), Cell(d.rms), Cell(d.difference, Format::scientific),
+                          Cell(d.bound, Format::scientific), Cell(d.kl, Format::scientific),
+                          d.same_top1 ? "same" : "other"});
+  }
+  result.tables = {std::move(table)};
+  result.note = str(model.spec().name, " on ", choice.backend, " against ", path, ".");
+  return result;
+}
+
+}  // namespace
+
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), logits (none), replaced by --logits. SKIP without.
+// Values by tensor of the reference: difference, and excess, the same in units of what is allowed.
+Work prepare_logits(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
+  Parameters parameters(suite_case.parameters, where + ".parameters");
+  const ModelChoice choice = read_model_choice(parameters, context);
+  const std::string in_suite = parameters.text("logits", "");
+  const std::string path = context.logits.empty() && !in_suite.empty() ? asset(in_suite) : context.logits;
+  parameters.refuse_others();
+  return [choice, path](const ProgressFn& progress) { return run(choice, path, progress); };
+}
+
+}  // namespace hypic

@@ -1,0 +1,80 @@
+#include "harness/measure/reference_logits.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/safetensors.h"
+#include "harness/measure/distance.h"
+#include "harness/measure/tolerance.h"
+#include "serving/engine.h"
+
+namespace hypic {
+
+ReferenceLogits load_reference_logits(const std::string& path) {
+  const Safetensors file(path);
+  ReferenceLogits reference;
+  reference.path = path;
+  const auto tokens = file.tensors().find("tokens");
+  require(tokens != file.tensors().end() && tokens->second.rank == 1, path, ": no tensor tokens [n]");
+  const Tensor& t = tokens->second;
+  require(t.dtype == DType::i32 || t.dtype == DType::i64, path, ": tokens must be int32 or int64");
+  for (int64_t i = 0; i < t[0]; ++i) {
+    int64_t token = 0;
+    std::memcpy(&token, static_cast<const char*>(t.data) + i * size_of(t.dtype), size_of(t.dtype));
+    require(0 <= token && token <= INT32_MAX, path, ": token ", token, " at ", i, " is no token id");
+    reference.tokens.push_back(static_cast<int32_t>(token));
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name == "tokens") continue;
+    const size_t number = name.rfind('.') + 1;  // 0 where there is no dot
+    int64_t length = 0;
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + number, end, length);
+    require(number > 0 && error == std::errc{} && stop == end && 1 <= length && length <= t[0], path, ": tensor ",
+            name, " must be named KIND.N, N of the ", t[0], " tokens");
+    require(tensor.rank == 1 && tensor.dtype == DType::f32, path, ": tensor ", name,
+            " must be float32 [vocabulary]");
+    std::vector<float> values(tensor[0]);
+    std::memcpy(values.data(), tensor.data, tensor.bytes());
+    reference.entries.push_back({name, length, {values.begin(), values.end()}});
+  }
+  require(!reference.entries.empty(), path, ": holds no logits.N");
+  return reference;
+}
+
+std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceLogits& reference,
+                                            const std::function<void(double)>& progress) {
+  EngineOptions options;
+  const int32_t page_size = options.pools.page_size;
+  options.pools = {.state_slots = 2,
+                   .operator_slots = 1,
+                   .pages = static_cast<int64_t>(reference.tokens.size()) / page_size + 2,
+                   .page_size = page_size};
+  Engine engine(model, options);
+  std::vector<LogitDifference> all;
+  for (const auto& [name, length, expected] : reference.entries) {
+    progress(static_cast<double>(all.size()) / static_cast<double>(reference.entries.size()));
+    require(static_cast<int64_t>(expected.size()) == model.spec().vocabulary, reference.path, ": ", name, " has ",
+            expected.size(), " logits, the model's vocabulary is ", model.spec().vocabulary);
+    const Tokens prompt(reference.tokens.begin(), reference.tokens.begin() + length);
+    const std::vector<double> logits = engine.run({{{prompt}, 1}}, mode_named("full")).responses[0].logits;
+    LogitDifference& d = all.emplace_back();
+    d.name = name;
+    d.length = length;
+    double squares = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      d.difference = worse(d.difference, std::abs(logits[i] - expected[i]));
+      squares += expected[i] * expected[i];
+    }
+    d.rms = std::sqrt(squares / static_cast<double>(expected.size()));
+    d.bound = logit_tolerance(model.backend(), d.rms);
+    d.kl = kl_divergence(expected, logits);
+    d.same_top1 = argmax(expected) == argmax(logits);
+  }
+  return all;
+}
+
+}  // namespace hypic

@@ -1,0 +1,24 @@
+#include "harness/model_choice.h"
+
+#include <random>
+
+#include "harness/backends.h"
+
+namespace hypic {
+
+ModelChoice read_model_choice(Parameters& parameters, const DriverContext& context) {
+  ModelChoice choice{parameters.text("model", "random:qwen3.5-tiny"), parameters.text("backend", "cpu")};
+  if (!context.model.empty()) choice.model = context.model;
+  if (!context.backend.empty()) choice.backend = context.backend;
+  make_backend(choice.backend);
+  return choice;
+}
+
+Tokens random_tokens(int64_t count, int32_t vocabulary, uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  Tokens tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(bits() % static_cast<uint64_t>(vocabulary));
+  return tokens;
+}
+
+}  // namespace hypic
