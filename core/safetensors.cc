@@ -90,7 +90,7 @@ void check_coverage(const std::map<std::string, Tensor>& tensors, const char* da
 }  // namespace
 
 Safetensors::Safetensors(const std::string& path) : path_(path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(fd >= 0, path, ": cannot open: ", std::strerror(errno));
   struct stat info;
   const bool ok = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
@@ -102,6 +102,9 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   require(map != MAP_FAILED, path, ": cannot map the file: ", std::strerror(errno));
   map_ = map;
   try {
+    constexpr std::string_view kPointer = "version https://git-lfs";
+    require(!std::string_view(static_cast<char*>(map_), bytes_).starts_with(kPointer), path,
+            ": is a Git LFS pointer, not the file itself; fetch it by git lfs pull");
     uint64_t header_bytes;
     std::memcpy(&header_bytes, map_, 8);
     require(header_bytes <= kMaxHeader && header_bytes <= bytes_ - 8, path, ": header of ", header_bytes,

@@ -192,7 +192,10 @@ std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& s
                                            ->prepare(suite_case, where, settings.context)});
     } catch (const Error& error) {
       const std::string what = error.what();
-      throw Error(what.starts_with(suite.path) ? what : str(where, ": ", what));
+      if (settings.lenient)
+        prepared.push_back({&suite_case, [what](const ProgressFn&) -> Result { fail(what); }});
+      else
+        throw Error(what.starts_with(suite.path) ? what : str(where, ": ", what));
     }
   }
   require(!prepared.empty(), suite.path, ": no case's name contains \"", settings.filter, "\"");

@@ -16,6 +16,7 @@ namespace hypic {
 struct RunSettings {
   std::string out;   // folder of the report
   DriverContext context;
+  bool lenient = false;  // a case that cannot be prepared is INVALID, not an end of the whole run
   std::string filter;   // only cases whose name contains it
   bool resume = false;  // take finished cases from the folder; it must be of the same run
   std::optional<double> time_budget;  // seconds; cases not begun by then are UNDECIDED, for a resume

@@ -12,6 +12,7 @@ namespace hypic {
 using nlohmann::json;
 
 const json* Config::find(const char* key) const {
+  read_->insert(key);
   const auto value = json_.find(key);
   return value == json_.end() || value->is_null() ? nullptr : &*value;
 }
@@ -100,6 +101,13 @@ Config Config::object(const char* key) const {
   return Config(*value, where_);
 }
 
+std::vector<std::string> Config::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json_.items())
+    if (!read_->count(key)) keys.push_back(key);
+  return keys;
+}
+
 void Config::refuse_flag(const char* key, bool fallback) const {
   check(!flag(key, fallback), key, " is not supported");
 }
@@ -165,23 +173,24 @@ void TensorList::attention(const std::string& name, const std::string& stored, c
   add(name + "o", {hidden, q}, Init::output_matrix, Split::columns, stored + "o_proj.weight");
 }
 
-ModelSpec common_spec(const Config& config, const char* eps_key) {
+ModelSpec common_spec(const Config& config, double default_eps, const char* eps_key) {
   ModelSpec spec;
   spec.vocabulary = config.size("vocab_size", 1 << 24);
   spec.hidden = config.size("hidden_size", 1 << 17);
-  spec.norm_eps = config.number(eps_key, 1e-6);
+  spec.norm_eps = config.number(eps_key, default_eps);
   config.check(spec.norm_eps > 0 && spec.norm_eps < 1, eps_key, " = ", spec.norm_eps, " is outside (0, 1)");
   spec.tied = config.flag("tie_word_embeddings", false);
   spec.max_positions = config.size_or("max_position_embeddings", 262144, 1 << 28);
   return spec;
 }
 
-void read_group_router(const Config& config, const char* active_key, const char* groups_key, MoeSpec* moe) {
+void read_group_router(const Config& config, const char* active_key, const char* groups_key,
+                       double default_scale, MoeSpec* moe) {
   moe->score = RouteArgs::Score::sigmoid;
   moe->active = config.size(active_key, moe->experts);
   moe->groups = config.size_or(groups_key, 1, moe->experts);
   moe->kept_groups = config.size_or("topk_group", 1, moe->groups);
-  moe->scale = config.number("routed_scaling_factor", 1);
+  moe->scale = config.number("routed_scaling_factor", default_scale);
   config.check(moe->experts % moe->groups == 0 && moe->active <= moe->experts / moe->groups * moe->kept_groups,
                groups_key, ", topk_group and ", active_key, " do not fit ", moe->experts, " experts");
 }
@@ -217,34 +226,47 @@ std::vector<Layer> layers_of(const Config& config, int count, int interval) {
   return layers;
 }
 
-AttentionSpec attention_of(const Config& config, int hidden) {
+int head_dim_by_heads(const Config& config) {
+  return std::max(1, config.size("hidden_size", 1 << 17) / config.size("num_attention_heads", 1024));
+}
+
+AttentionSpec attention_of(const Config& config, int default_head_dim) {
   AttentionSpec a;
   a.q_heads = config.size("num_attention_heads", 1024);
   a.kv_heads = config.size_or("num_key_value_heads", a.q_heads, 1024);
-  a.head_dim = config.size_or("head_dim", std::max(1, hidden / a.q_heads), 4096);
+  a.head_dim = config.size_or("head_dim", default_head_dim, 4096);
   config.check(a.q_heads % a.kv_heads == 0, "num_attention_heads = ", a.q_heads,
                " is no multiple of num_key_value_heads = ", a.kv_heads);
   config.refuse_flag("attention_bias");
   return a;
 }
 
-void read_rope(const Config& config, double default_theta, double default_part, int head_dim,
-               int* rotary_dim, double* theta) {
-  const Config rope = config.object("rope_parameters");
-  for (const Config& scaling : {rope, config.object("rope_scaling")})
+void read_rope(const Config& config, std::optional<double> default_part, int head_dim, int* rotary_dim,
+               double* theta) {
+  const Config rope = config.object("rope_parameters"), scaling = config.object("rope_scaling");
+  for (const Config& part : {rope, scaling}) {
     for (const char* key : {"rope_type", "type"}) {  // "type" in older files
-      const std::string type = scaling.text(key, "default");
+      const std::string type = part.text(key, "default");
       config.check(type == "default" || type == "mrope", "RoPE type \"", type,
                    "\" is refused: its frequencies may depend on the length, so cached segments cannot "
                    "be moved");
     }
-  *theta = rope.number("rope_theta", config.number("rope_theta", default_theta));
-  const double part =
-      rope.number("partial_rotary_factor", config.number("partial_rotary_factor", default_part));
+    for (const char* key : {"full_attention", "linear_attention", "sliding_attention"})
+      config.check(!part.has(key), "RoPE parameters of their own for ", key, " are not supported");
+  }
+  config.check(!scaling.has("rope_theta") && !scaling.has("partial_rotary_factor"),
+               "rope_scaling with rope_theta or partial_rotary_factor is not supported; put them into "
+               "rope_parameters");
+  *theta = rope.number("rope_theta", config.number("rope_theta", 0));
+  config.check(*theta != 0, "rope_theta is missing, in rope_parameters and beside it");
+  const double part = rope.number("partial_rotary_factor",
+                                  config.number("partial_rotary_factor", default_part.value_or(1)));
+  config.check(default_part || part == 1, "partial_rotary_factor is not supported by this architecture");
   config.check(*theta > 1 && part > 0 && part <= 1,
                "rope_theta must exceed 1 and partial_rotary_factor lie in (0, 1]");
   *rotary_dim = static_cast<int>(head_dim * part);
-  config.check(*rotary_dim % 2 == 0, *rotary_dim, " rotary dims are not even");
+  config.check(*rotary_dim % 2 == 0, *rotary_dim, " rotary dims are not even: partial_rotary_factor ", part,
+               " of a head_dim of ", head_dim);
 }
 
 std::vector<double> lightning_slopes(int heads, int layers, double (*factor)(int layer, int layers)) {

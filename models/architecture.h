@@ -2,7 +2,10 @@
 // tensors make the model's own. Each has a file of the model type's name, listed in architectures().
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +18,8 @@ namespace hypic {
 // A config.json that is being read: every access is checked, errors name the key and the file.
 class Config {
  public:
-  Config(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  Config(const nlohmann::json& json, std::string where)
+      : json_(json), where_(std::move(where)), read_(std::make_shared<std::set<std::string>>()) {}
 
   bool has(const char* key) const;  // there, and not null
   int integer(const char* key, int low, int high) const;
@@ -28,6 +32,9 @@ class Config {
   std::vector<int> integers(const char* key) const;          // empty where absent
   std::vector<double> numbers(const char* key, size_t count, double fallback) const;
   Config object(const char* key) const;  // empty where absent
+
+  // Keys that are there and that nothing has looked at.
+  std::vector<std::string> unread() const;
 
   // Refuses a flag that is set, or a text other than the one expected, as not supported.
   void refuse_flag(const char* key, bool fallback = false) const;
@@ -42,6 +49,7 @@ class Config {
   const nlohmann::json* find(const char* key) const;
   nlohmann::json json_;
   std::string where_;
+  std::shared_ptr<std::set<std::string>> read_;  // by all copies
 };
 
 // Builds the list of a model's tensors.
@@ -100,11 +108,13 @@ const Architecture& olmo_hybrid();
 
 // Parts that several architectures read alike.
 
-// vocab_size, hidden_size, rms_norm_eps (or `eps_key`), tie_word_embeddings, max_position_embeddings.
-ModelSpec common_spec(const Config& config, const char* eps_key = "rms_norm_eps");
+// vocab_size, hidden_size, rms_norm_eps (or `eps_key`), tie_word_embeddings, max_position_embeddings;
+// default_eps as transformers has it.
+ModelSpec common_spec(const Config& config, double default_eps, const char* eps_key = "rms_norm_eps");
 
 // Sigmoid routing among groups: active of `experts`, kept groups, scale. Error where they do not fit.
-void read_group_router(const Config& config, const char* active_key, const char* groups_key, MoeSpec* moe);
+void read_group_router(const Config& config, const char* active_key, const char* groups_key,
+                       double default_scale, MoeSpec* moe);
 
 // The keys of a config.json that common_spec and attention_of read.
 struct CommonSizes {
@@ -118,12 +128,15 @@ nlohmann::json common_config(const char* model_type, const CommonSizes& sizes, d
 // is attention.
 std::vector<Layer> layers_of(const Config& config, int count, int interval);
 
-// Grouped heads: num_attention_heads, num_key_value_heads, head_dim (hidden / heads where absent).
-AttentionSpec attention_of(const Config& config, int hidden);
+// Grouped heads: num_attention_heads, num_key_value_heads, head_dim.
+AttentionSpec attention_of(const Config& config, int default_head_dim);
+// What most architectures default to: hidden_size / num_attention_heads.
+int head_dim_by_heads(const Config& config);
 
-// Sets rotary_dim and theta from rope_parameters, rope_scaling, rope_theta, partial_rotary_factor. An Error
-// where frequencies depend on the length.
-void read_rope(const Config& config, double default_theta, double default_part, int head_dim, int* rotary_dim,
+// Sets rotary_dim and theta from rope_parameters, rope_scaling, rope_theta, partial_rotary_factor; without
+// default_part the architecture rotates all of `head_dim` and another factor is refused. An Error where theta is
+// missing or frequencies depend on the length.
+void read_rope(const Config& config, std::optional<double> default_part, int head_dim, int* rotary_dim,
                double* theta);
 
 // The slopes of Lightning attention, 2^(−8(h+1)/heads) · factor(l), for all layers (linear or not), or for a

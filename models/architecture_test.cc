@@ -345,6 +345,8 @@ TEST(Architectures, RefuseUnsupportedOptions) {
                   {"residual_multiplier", "0.2", "residual_multiplier must be a number"}});
   json rotated = config_of("granite-4.0-h-350m-tiny");
   rotated["position_embedding_type"] = "rope";
+  EXPECT_THROW(read(rotated), Error);  // by which theta?
+  rotated["rope_theta"] = 1e4;
   EXPECT_EQ(read(rotated).attention.rotary_dim, 32);
   rotated["rope_scaling"] = kYarn;
   EXPECT_THROW(read(rotated), Error);

@@ -16,7 +16,7 @@ double slope_by_index(int l, int L) { return 1 - static_cast<double>(l) / (L - 1
 double slope_by_number(int l, int L) { return 1 - static_cast<double>(l - 1) / (L - 1) + 1e-5; }
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-6);
   for (const char* key : {"use_bias", "use_qkv_bias", "linear_silu"}) config.refuse_flag(key);
   config.check(config.flag("use_qk_norm", true), "use_qk_norm must be true");
   config.check(config.flag("norm_topk_prob", true), "norm_topk_prob must be true");
@@ -30,9 +30,9 @@ ModelSpec spec_of(const Config& config) {
   spec.ffn.inner = config.size("intermediate_size");
 
   AttentionSpec& attention = spec.attention;
-  attention = attention_of(config, spec.hidden);
+  attention = attention_of(config, head_dim_by_heads(config));
   attention.qk_norm = QkNorm::heads;
-  read_rope(config, 6e5, 0.5, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
+  read_rope(config, 0.5, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
   LinearSpec& linear = spec.linear;
   linear.family = Family::lightning;
@@ -56,7 +56,7 @@ ModelSpec spec_of(const Config& config) {
 
   MoeSpec& moe = spec.moe;
   moe.experts = config.size("num_experts", 1 << 16);
-  read_group_router(config, "num_experts_per_tok", "n_group", &moe);
+  read_group_router(config, "num_experts_per_tok", "n_group", 1, &moe);
   moe.inner = config.size("moe_intermediate_size");
   moe.shared_inner = moe.inner * config.integer("num_shared_experts", 0, 1024);
   moe.bias = config.flag("moe_router_enable_expert_bias", true);

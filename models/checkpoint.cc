@@ -52,13 +52,13 @@ std::optional<std::string> plain_name(const std::string& name, const CheckpointN
   return name.substr(longest.size());
 }
 
-// Layers past the last are for speculative decoding.
+// Layers past the last that config.json knows of, for speculative decoding.
 bool is_later_layer(const std::string& name, const ModelSpec& spec) {
   constexpr std::string_view kLayers = "layers.";
   if (!name.starts_with(kLayers)) return false;
   int64_t layer = -1;
   std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
-  return layer >= spec.layer_count();
+  return spec.layer_count() <= layer && layer < spec.layer_count() + spec.later_layers;
 }
 
 // FP8 weights are stored with a scale for each block of 128 × 128, which multiplies.
@@ -72,21 +72,24 @@ std::vector<int64_t> scale_shape(const std::vector<int64_t>& shape) {
   return {(shape[0] + kFp8Block - 1) / kFp8Block, (shape[1] + kFp8Block - 1) / kFp8Block};
 }
 
-std::vector<std::string> shards_of(const std::string& index) {
+// By tensor, the file of the index that holds it.
+std::map<std::string, std::string> read_index(const std::string& index) {
   const nlohmann::json json = parse_json(read_file(index, kMaxIndex), index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   require(json.is_object() && map != json.end() && map->is_object() && !map->empty(), index,
           ": has no weight_map from tensors to files");
-  std::set<std::string> files;
+  std::map<std::string, std::string> files;
+  std::set<std::string> distinct;
   for (const auto& [tensor, file] : map->items()) {
     require(file.is_string(), index, ": the file of ", tensor, " must be a string, is ", shown(file));
     const std::string name = file;
-    require(!name.empty() && name.find('/') == name.npos && name != "..", index, ": \"", name,
-            "\" is no file of this folder");
-    files.insert(name);
-    require(files.size() <= kMaxShards, index, ": names more than ", kMaxShards, " files");
+    require(!name.empty() && name.find('/') == name.npos && name.find('\0') == name.npos && name != "..", index,
+            ": ", shown(file), " is no file of this folder");
+    files[tensor] = name;
+    distinct.insert(name);
+    require(distinct.size() <= kMaxShards, index, ": names more than ", kMaxShards, " files");
   }
-  return {files.begin(), files.end()};
+  return files;
 }
 
 }  // namespace
@@ -95,56 +98,87 @@ Checkpoint::Checkpoint(const std::string& folder, const ModelSpec& spec) : folde
   const CheckpointNames names = checkpoint_names(spec);
   const std::string single = folder + "/model.safetensors", index = single + ".index.json";
   std::error_code error;
-  std::vector<std::string> paths = {single};
-  if (!fs::exists(single, error) && fs::exists(index, error)) {
+  std::map<std::string, std::string> indexed;
+  std::set<std::string> paths = {single}, found;
+  if (!fs::exists(single, error)) {
+    require(fs::exists(index, error), folder, ": holds neither model.safetensors nor model.safetensors.index.json",
+            ", which names its shards");
+    indexed = read_index(index);
     paths.clear();
-    for (const std::string& shard : shards_of(index)) paths.push_back(folder + "/" + shard);
+    for (const auto& [tensor, file] : indexed) paths.insert(folder + "/" + file);
   }
+  prefix_ = names.prefixes.front();
   for (const std::string& path : paths) files_.emplace_back(path);
   for (const Safetensors& file : files_) {
     stamp_ += str(fs::file_size(file.path(), error), ":",
                   fs::last_write_time(file.path(), error).time_since_epoch().count(), ":");
     for (const auto& [name, tensor] : file.tensors()) {
+      ++tensor_count_;
+      if (!indexed.empty()) {
+        const auto at = indexed.find(name);
+        require(at != indexed.end() && folder + "/" + at->second == file.path(), file.path(), ": tensor ", name,
+                at == indexed.end() ? " is not in " : " is in another file by ", index);
+        found.insert(name);
+      }
       const std::optional<std::string> plain = plain_name(name, names);
       if (!plain || is_later_layer(*plain, spec)) continue;
-      const auto [known, fresh] = stored_.emplace(*plain, Stored{&tensor, &file.path()});
-      require(fresh, file.path(), ": tensor ", *plain, " appears a second time",
+      const auto [known, fresh] = stored_.emplace(*plain, Stored{&tensor, &file.path(), &name});
+      require(fresh, file.path(), ": tensor ", name, " appears a second time",
               known->second.file == &file.path() ? ", under another prefix" : ", it is in " + *known->second.file);
     }
   }
+  for (const auto& [name, file] : indexed)
+    require(found.count(name), index, ": tensor ", name, " is not in ", file, ", which it names");
   account(spec);
 }
 
 void Checkpoint::account(const ModelSpec& spec) {
-  std::set<std::string> used;
+  std::set<std::string> used, missing;
   const std::vector<TensorSpec> specs = tensor_specs(spec);
   for (const TensorSpec& tensor : specs) {
     for (const Piece& piece : source_of(tensor)) {
       const auto found = stored_.find(piece.name);
-      require(found != stored_.end(), folder_, ": tensor ", piece.name, " is missing; the files hold ",
-              stored_.size(), " tensors that could belong to this model");
-      const auto& [stored, file] = found->second;
-      require(same_shape(*stored, piece.shape), *file, ": tensor ", piece.name, " has shape ",
+      if (found == stored_.end()) {
+        missing.insert(piece.name);
+        continue;
+      }
+      const auto& [stored, file, name] = found->second;
+      require(same_shape(*stored, piece.shape), *file, ": tensor ", *name, " has shape ",
               stored->shape_string(), ", config.json asks for ", shape_string(piece.shape));
       used.insert(piece.name);
       const DType dtype = stored->dtype;
       if (dtype == DType::f8_e4m3) {
-        require(piece.shape.size() == 2, *file, ": tensor ", piece.name, " is float8_e4m3 and no matrix");
+        require(piece.shape.size() == 2, *file, ": tensor ", *name, " is float8_e4m3 and no matrix");
         const std::string scale = scale_name(piece.name);
         const auto at = stored_.find(scale);
-        require(at != stored_.end(), *file, ": tensor ", scale, ", the scales of ", piece.name, ", is missing");
+        require(at != stored_.end(), *file, ": tensor ", scale_name(*name), ", the scales of ", *name, ", is missing");
         require(same_shape(*at->second.tensor, scale_shape(piece.shape)) && at->second.tensor->dtype == DType::f32,
-                *file, ": tensor ", scale, " must be float32 ", shape_string(scale_shape(piece.shape)));
+                *file, ": tensor ", *at->second.name, " must be float32 ", shape_string(scale_shape(piece.shape)));
         used.insert(scale);
         continue;
       }
-      require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, *file, ": tensor ", piece.name,
+      require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, *file, ": tensor ", *name,
               " is ", name_of(dtype), "; float32, float16, bfloat16 and float8_e4m3 are supported");
     }
   }
-  for (const auto& [name, stored] : stored_)
-    require(used.count(name) || (spec.tied && name == kLmHead), *stored.file, ": tensor ", name,
+  if (!missing.empty()) {
+    const std::string first = *missing.begin() == kLmHead ? *missing.begin() : str(prefix_, *missing.begin());
+    fail(folder_, ": tensor ", first, " is missing",
+         missing.size() > 1 ? str(", and ", missing.size() - 1, " more") : std::string(), "; config.json asks for it");
+  }
+  for (const auto& [plain, stored] : stored_) {
+    if (used.count(plain)) continue;
+    require(spec.tied && plain == kLmHead, *stored.file, ": tensor ", *stored.name,
             " is not part of this model; does config.json belong to it?");
+    // A head beside a tied embedding must be a copy of it.
+    const Piece& embedding = specs.front().sources.front().front();
+    const Tensor& head = *stored.tensor;
+    const Tensor& table = *stored_.at(embedding.name).tensor;
+    require(head.dtype == table.dtype && same_shape(head, embedding.shape) &&
+                std::memcmp(head.data, table.data, table.bytes()) == 0,
+            *stored.file, ": tensor ", *stored.name,
+            " is not the embedding, though config.json says tie_word_embeddings");
+  }
 }
 
 const std::vector<Piece>& Checkpoint::source_of(const TensorSpec& tensor) const {
@@ -185,7 +219,7 @@ void Checkpoint::read_piece(const Piece& piece, float* out) const {
           std::memcpy(&scale, static_cast<const char*>(scales->data) + block * sizeof(float), sizeof(float));
           value *= scale;
         }
-        require(std::isfinite(value), *stored.file, ": tensor ", piece.name, " is not finite at element ",
+        require(std::isfinite(value), *stored.file, ": tensor ", *stored.name, " is not finite at element ",
                 row * width + j);
         *out++ = value;
       }

@@ -19,7 +19,8 @@ class Checkpoint {
 
   // What changes when a file does: sizes and times.
   const std::string& stamp() const { return stamp_; }
-  int64_t tensor_count() const { return static_cast<int64_t>(stored_.size()); }
+  // Of all files.
+  int64_t tensor_count() const { return tensor_count_; }
 
   // The tensor's elements, tensor.size() of them. Error: one that is not finite.
   void read(const TensorSpec& tensor, float* out) const;
@@ -28,12 +29,14 @@ class Checkpoint {
   struct Stored {
     const Tensor* tensor = nullptr;
     const std::string* file = nullptr;
+    const std::string* name = nullptr;  // there
   };
   void account(const ModelSpec& spec);
   const std::vector<Piece>& source_of(const TensorSpec& tensor) const;
   void read_piece(const Piece& piece, float* out) const;
 
-  std::string folder_, stamp_;
+  std::string folder_, stamp_, prefix_;
+  int64_t tensor_count_ = 0;
   std::vector<Safetensors> files_;
   std::map<std::string, Stored> stored_;  // by name without prefix
 };

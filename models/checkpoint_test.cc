@@ -235,7 +235,9 @@ TEST_F(Checkpoints, IgnoreWhatTextModelsDoNotUse) {
        {"mtp.layers.0.norm.weight", "backbone.layers.9.norm.weight", "backbone.layers.10.x"}},
       {"falcon_h1", {"model.layers.0.mamba.mup_vector"}}};
   for (const auto& [type, names] : ignored) {
-    const Model made = write(config_of(type.c_str()));
+    json config = config_of(type.c_str());
+    config["num_nextn_predict_layers"] = 2;
+    const Model made = write(config);
     change([&](Tensors& tensors) {
       for (const std::string& name : names)  // of any dtype and shape, even not finite
         tensors[name] = {Tensor(nullptr, DType::f32, {2}), Bytes(8, '\xff')};
@@ -266,6 +268,18 @@ TEST_F(Checkpoints, OfTiedModelsMayHaveAHead) {
   const Model read = Model::open(*backend, folder);
   expect_same(read, made, "with a head");
   EXPECT_EQ(read.lm_head().data, read.weight("embed").data);
+  change([](Tensors& t) { t["lm_head.weight"].second[0] ^= 1; });  // which is no copy of it
+  expect_refused({weights, "tensor lm_head.weight is not the embedding"});
+}
+
+// Without the key that announces them, further layers are a config.json of another model.
+TEST_F(Checkpoints, OfMoreLayersAreRefused) {
+  json config = config_of("falcon_h1");
+  write(config);
+  const int layers = config["num_hidden_layers"];
+  config["num_hidden_layers"] = layers - 1;
+  std::ofstream(folder + "/config.json") << config;
+  expect_refused({weights, str("tensor model.layers.", layers - 1, "."), "is not part of this model"});
 }
 
 // Narrow dtypes
@@ -377,7 +391,7 @@ TEST_F(Checkpoints, ReadFloat8WithBlockScales) {
   }
   check();
   const std::string gate = "model.layers.0.mlp.experts.0.gate_proj.weight",
-                    plain = "layers.0.mlp.experts.0.gate_proj.weight";
+                    plain = "model.layers.0.mlp.experts.0.gate_proj.weight";
   const Tensors good = read_file(weights);
   const auto broken = [&](const std::function<void(Tensors&)>& edit,
                           const std::vector<std::string>& parts) {
@@ -406,9 +420,9 @@ TEST_F(Checkpoints, ReadFloat8WithBlockScales) {
       [&](Tensors& t) {
         t["model.norm.weight"] = {Tensor(nullptr, DType::f8_e4m3, {H}), Bytes(H, '\x38')};
       },
-      {weights, "tensor norm.weight is float8_e4m3 and no matrix"});
+      {weights, "tensor model.norm.weight is float8_e4m3 and no matrix"});
   broken([&](Tensors& t) { t["model.norm.weight_scale_inv"] = t[gate + "_scale_inv"]; },
-         {weights, "tensor norm.weight_scale_inv is not part of this model"});
+         {weights, "tensor model.norm.weight_scale_inv is not part of this model"});
 }
 
 // Bad checkpoints
@@ -416,8 +430,7 @@ TEST_F(Checkpoints, ReadFloat8WithBlockScales) {
 
 TEST_F(Checkpoints, NameTheFileAndTheTensorThatIsWrong) {
   write(config_of("kimi_linear"), DType::bf16);
-  const std::string plain = "layers.1.block_sparse_moe.experts.3.w1.weight",
-                    name = "model." + plain;
+  const std::string name = "model.layers.1.block_sparse_moe.experts.3.w1.weight";
   const Tensors good = read_file(weights);
   const auto broken = [&](const std::function<void(Tensors&)>& edit,
                           const std::vector<std::string>& parts) {
@@ -426,25 +439,25 @@ TEST_F(Checkpoints, NameTheFileAndTheTensorThatIsWrong) {
     write_file(weights, copy);
     expect_refused(parts);
   };
-  broken([&](Tensors& t) { t.erase(name); }, {folder, "tensor " + plain + " is missing"});
+  broken([&](Tensors& t) { t.erase(name); }, {folder, "tensor " + name + " is missing"});
   broken([&](Tensors& t) { t["model.layers.1.mixer.weight"] = t[name]; },
-         {weights, "tensor layers.1.mixer.weight is not part of this model"});
+         {weights, "tensor model.layers.1.mixer.weight is not part of this model"});
   broken([&](Tensors& t) { t["vision.weight"] = t[name]; },
          {weights, "tensor vision.weight is not part of"});
-  broken([&](Tensors& t) { t[plain] = t[name]; },
-         {weights, "tensor " + plain + " appears a second time"});
+  broken([&](Tensors& t) { t[name.substr(6)] = t[name]; },
+         {weights, "tensor " + name + " appears a second time"});
   broken(
       [&](Tensors& t) {
         t[name].first = Tensor(nullptr, DType::bf16, {32, 64});
       },
-      {weights, "tensor " + plain + " has shape [32, 64], config.json asks for [64, 32]"});
+      {weights, "tensor " + name + " has shape [32, 64], config.json asks for [64, 32]"});
   broken([&](Tensors& t) { t[name].first.dtype = DType::u8, t[name].second.resize(64 * 32); },
-         {weights, "tensor " + plain +
+         {weights, "tensor " + name +
                        " is uint8; float32, float16, bfloat16 and float8_e4m3 are supported"});
   for (const uint16_t bits : {0x7f80, 0xff80, 0x7fc0})  // ±∞, NaN
     broken([&](Tensors& t) { std::memcpy(&t[name].second[2 * 77], &bits, 2); },
-           {weights, "tensor " + plain + " is not finite at element 77"});
-  broken([&](Tensors& t) { t.clear(); }, {folder, "is missing; the files hold 0 tensors"});
+           {weights, "tensor " + name + " is not finite at element 77"});
+  broken([&](Tensors& t) { t.clear(); }, {folder, "is missing, and 222 more"});
   Tensors copy = good;
   write_file(weights, copy);
   EXPECT_NO_THROW(Model::open(*backend, folder));
@@ -476,7 +489,7 @@ TEST_F(Checkpoints, InShardsAreAccountedFor) {
   Tensors two = read_file(second), both = two;
   both.insert(*one.begin());
   write_file(second, both);
-  expect_refused({second, "appears a second time, it is in " + first});
+  expect_refused({second, one.begin()->first, "is in another file by " + index});
   write_file(second, two);
   // A shard that the index names is not there, or one tensor of it is not.
   fs::rename(second, folder + "/aside");
@@ -485,7 +498,7 @@ TEST_F(Checkpoints, InShardsAreAccountedFor) {
   const std::string lost = less.begin()->first;
   less.erase(lost);
   write_file(second, less);
-  expect_refused({folder, "tensor " + lost.substr(strlen("model.")) + " is missing"});
+  expect_refused({index, "tensor " + lost + " is not in model-1.safetensors, which it names"});
   fs::rename(folder + "/aside", second);
   EXPECT_NO_THROW(Model::open(*backend, folder));
   fs::resize_file(second, fs::file_size(second) - 1);
@@ -514,7 +527,7 @@ TEST_F(Checkpoints, InShardsAreAccountedFor) {
     expect_refused({index});
   }
   fs::remove(index);
-  expect_refused({weights, "No such file"});
+  expect_refused({folder, "holds neither model.safetensors nor model.safetensors.index.json"});
 }
 
 }  // namespace

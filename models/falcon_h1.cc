@@ -9,7 +9,7 @@ namespace hypic {
 namespace {
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-5);
   spec.layers.assign(config.size("num_hidden_layers", 1024), Layer{.linear = true, .attention = true});
   for (const char* key : {"mamba_proj_bias", "projectors_bias", "mlp_bias"}) config.refuse_flag(key);
   config.expect_text("hidden_act", "silu");
@@ -17,8 +17,8 @@ ModelSpec spec_of(const Config& config) {
   spec.logit_scale = config.number("lm_head_multiplier", 1);
 
   AttentionSpec& attention = spec.attention;
-  attention = attention_of(config, spec.hidden);
-  read_rope(config, 1e5, 1, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
+  attention = attention_of(config, head_dim_by_heads(config));
+  read_rope(config, {}, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
   attention.in_scale = config.number("attention_in_multiplier", 1);
   attention.key_scale = config.number("key_multiplier", 1);
   attention.out_scale = config.number("attention_out_multiplier", 1);

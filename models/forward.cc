@@ -174,7 +174,7 @@ class Pass {
                               .gated = m.gated,
                               .activation = m.activation,
                               .out = update_}});
-    tap_all("moe", {{"experts", route_experts_}, {"weights", route_weights_}});
+    tap_all("moe", {{"logits", route_logits_}, {"experts", route_experts_}, {"weights", route_weights_}});
     if (m.shared_inner == 0) return;
     if (!shared_) shared_ = activation(spec_.hidden);
     ffn("moe.shared.", {.gated = m.gated, .activation = m.activation}, x, shared_);
@@ -397,7 +397,7 @@ class Pass {
                         .scale = 1 / std::sqrt(static_cast<double>(a.head_dim)),
                         .out = sums});
     backend_.head_matmul({sums, weight("attention.latent_v"), false, o});
-    tap_all("attention", {{"q", q}, {"k", k}, {"o", o}});
+    tap_all("attention", {{"q", q}, {"k", k}, {"o", sums}});
     backend_.matmul({attended_, weight("attention.o"), out});
   }
 

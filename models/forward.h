@@ -17,8 +17,8 @@ struct ForwardOptions {
 // compute dtype; may be empty where the table wants none.
 //
 // Taps, for layer N: layers.N.linear.{qkv, q, k, v, g, beta, o, state}, layers.N.attention.{q, k,
-// v, o}, layers.N.moe.{experts, weights}, layers.N.residual (after the layer), each where the layer has
-// it; and embedding, logits.
+// v, o}, layers.N.moe.{logits, experts, weights}, layers.N.residual (after the layer), each where the layer has
+// it; and embedding, logits. Of latent attention q, k, o are those of the absorbed form.
 void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
              const ForwardOptions& options = {});
 

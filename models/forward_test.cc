@@ -409,7 +409,8 @@ TEST(Forward, TapsOfOtherArchitectures) {
             (std::vector<std::string>{"embedding", linear0 + "qkv", linear0 + "q", linear0 + "k",
                                       linear0 + "v", linear0 + "g", linear0 + "beta", linear0 + "o",
                                       linear0 + "state", "layers.0.residual", attention1 + "q",
-                                      attention1 + "k", attention1 + "o", "layers.1.moe.experts",
+                                      attention1 + "k", attention1 + "o", "layers.1.moe.logits",
+                                      "layers.1.moe.experts",
                                       "layers.1.moe.weights", "layers.1.residual", "logits"}));
   EXPECT_EQ(kimi.shapes.at(linear0 + "g"), "[5, 2, 8]");      // a decay for each channel
   EXPECT_EQ(kimi.shapes.at(attention1 + "q"), "[5, 4, 80]");  // absorbed: latent and shared
@@ -422,7 +423,8 @@ TEST(Forward, TapsOfOtherArchitectures) {
             (std::vector<std::string>{"embedding", linear0 + "qkv", linear0 + "q", linear0 + "k",
                                       linear0 + "v", linear0 + "g", linear0 + "beta", linear0 + "o",
                                       linear0 + "state", "layers.0.residual",
-                                      "layers.1.moe.experts", "layers.1.moe.weights",
+                                      "layers.1.moe.logits", "layers.1.moe.experts",
+                                      "layers.1.moe.weights",
                                       "layers.1.residual", "layers.2.residual", "logits"}));
   const Recorder ring =
       seen("ring-mini-linear-2.0-tiny", R"({"num_hidden_layers": 2, "layer_group_size": 2})");

@@ -9,7 +9,8 @@ namespace hypic {
 namespace {
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-6);
+  config.check(config.has("layer_types"), "key layer_types is missing");
   spec.layers = layers_of(config, config.size("num_hidden_layers", 1024), 1);
   config.expect_text("hidden_act", "silu");
   config.refuse_flag("mamba_proj_bias");
@@ -20,13 +21,14 @@ ModelSpec spec_of(const Config& config) {
   const Mix mix = {1, config.number("residual_multiplier", 1)};
   spec.linear_mix = spec.attention_mix = spec.ffn_mix = mix;
 
-  spec.attention = attention_of(config, spec.hidden);
-  spec.attention.scale = config.number("attention_multiplier", 0);
+  spec.attention = attention_of(config, head_dim_by_heads(config));
+  spec.attention.scale = config.number("attention_multiplier", 1);
+  config.check(spec.attention.scale > 0, "attention_multiplier must be positive");
   const std::string position = config.text("position_embedding_type", "nope");
   config.check(position == "nope" || position == "rope", "position_embedding_type \"", position,
                "\" is not supported (nope and rope are)");
   if (position == "rope")
-    read_rope(config, 1e4, 1, spec.attention.head_dim, &spec.attention.rotary_dim, &spec.attention.rope_theta);
+    read_rope(config, {}, spec.attention.head_dim, &spec.attention.rotary_dim, &spec.attention.rope_theta);
 
   const int heads = config.size("mamba_n_heads", 4096), dim = config.size("mamba_d_head", 4096);
   spec.linear = mamba2_spec(config, heads, dim, config.size("mamba_n_groups", 4096),

@@ -11,7 +11,8 @@ namespace hypic {
 namespace {
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-5);
+  config.check(!spec.tied, "tie_word_embeddings is not supported by this architecture");
   spec.max_positions = config.size_or("model_max_length", spec.max_positions, 1 << 28);
   const int L = config.size("num_hidden_layers", 1024);
   const Config linear_config = config.object("linear_attn_config");
@@ -51,12 +52,18 @@ ModelSpec spec_of(const Config& config) {
   linear.gate = Activation::sigmoid;
 
   MoeSpec& moe = spec.moe;
-  moe.experts = config.size("num_experts", 1 << 16);
-  read_group_router(config, "num_experts_per_token", "num_expert_group", &moe);
+  // transformers knows these keys by two names each.
+  const auto either = [&](const char* ours, const char* other) {
+    config.check(!config.has(ours) || !config.has(other), ours, " and ", other, " are the same; give one");
+    return config.has(other) ? other : ours;
+  };
+  moe.experts = config.size(either("num_experts", "num_local_experts"), 1 << 16);
+  read_group_router(config, either("num_experts_per_token", "num_experts_per_tok"),
+                    either("num_expert_group", "n_group"), 2.446, &moe);
   moe.inner = config.size("moe_intermediate_size");
-  moe.shared_inner = moe.inner * config.integer("num_shared_experts", 0, 1024);
+  moe.shared_inner = moe.inner * config.integer(either("num_shared_experts", "n_shared_experts"), 0, 1024);
   moe.bias = true;
-  moe.renormalise = config.flag("moe_renormalize", true);
+  moe.renormalise = config.flag(either("moe_renormalize", "norm_topk_prob"), true);
   config.expect_text("hidden_act", "silu");
   config.expect_text("moe_router_activation_func", "sigmoid");
   return spec;

@@ -13,7 +13,7 @@ Mix mix_of(const Config& config, const char* alpha, const char* beta) {
 }
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-5);
   spec.layers = layers_of(config, config.integer("num_hidden_layers", 2, 1024), 8);
   for (Layer& layer : spec.layers) {
     layer.ffn = Ffn::moe;
@@ -24,11 +24,12 @@ ModelSpec spec_of(const Config& config) {
   spec.ffn_mix = mix_of(config, "mlp_alpha_factor", "mlp_beta_factor");
 
   AttentionSpec& attention = spec.attention;
-  attention = attention_of(config, spec.hidden);
+  attention = attention_of(config, head_dim_by_heads(config));
+  // rotary_dim is of the original configuration; transformers rotates the whole head.
   const double part = config.has("rotary_dim")
                           ? static_cast<double>(config.size("rotary_dim", attention.head_dim)) / attention.head_dim
                           : 1;
-  read_rope(config, 1e6, part, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
+  read_rope(config, part, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
   LinearSpec& linear = spec.linear;
   linear.family = Family::lightning;

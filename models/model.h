@@ -32,6 +32,8 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   // What cache keys carry, so that residues of two models never meet.
   const std::string& identity() const { return identity_; }
+  // Tensors of the checkpoint it was read from, those of no use to a text model too; 0 of random weights.
+  int64_t stored_tensors() const { return stored_tensors_; }
   // By its name in tensor_specs(), or layers.N.linear.log_decay [Hv] of Lightning attention; an absent name is an internal error.
   const Tensor& weight(const std::string& name) const;
   const Tensor& lm_head() const {
@@ -47,6 +49,7 @@ class Model {
   Backend* backend_;
   ModelSpec spec_;
   std::string identity_;
+  int64_t stored_tensors_ = 0;
   std::map<std::string, Buffer> weights_;
 };
 

@@ -30,7 +30,7 @@ Layer layer_of(const Config& config, const std::string& part) {
 }
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config, "layer_norm_epsilon");
+  ModelSpec spec = common_spec(config, 1e-5, "layer_norm_epsilon");
   for (const std::string& part : parts_of(config)) spec.layers.push_back(layer_of(config, part));
   // A shorter list would leave out layers of the checkpoint as if they were for speculative decoding.
   config.check(config.size_or("num_hidden_layers", spec.layer_count(), 1024) == spec.layer_count(),
@@ -40,8 +40,11 @@ ModelSpec spec_of(const Config& config) {
   config.check(!config.has("moe_latent_size"), "moe_latent_size is not supported");
   config.expect_text("mlp_hidden_act", "relu2");
   config.expect_text("mamba_hidden_act", "silu");
-  spec.attention = attention_of(config, spec.hidden);
+  spec.attention = attention_of(config, head_dim_by_heads(config));
 
+  config.check(!spec.tied, "tie_word_embeddings is not supported by this architecture");
+  for (const char* key : {"mamba_dt_min", "mamba_dt_limit", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias"})
+    config.check(!config.has(key), key, " is an older name of another key and not supported");
   spec.linear = mamba2_spec(config, config.size("mamba_num_heads", 4096), config.size("mamba_head_dim", 4096),
                             config.size("n_groups", 4096), config.size("ssm_state_size", 4096),
                             config.size_or("conv_kernel", 4, 64));
@@ -64,7 +67,7 @@ ModelSpec spec_of(const Config& config) {
   if (!sparse) return spec;
   MoeSpec& moe = spec.moe;
   moe.experts = config.size("n_routed_experts", 1 << 16);
-  read_group_router(config, "num_experts_per_tok", "n_group", &moe);
+  read_group_router(config, "num_experts_per_tok", "n_group", 1, &moe);
   moe.inner = config.size("moe_intermediate_size");
   moe.shared_inner = config.size("moe_shared_expert_intermediate_size");
   moe.bias = true;

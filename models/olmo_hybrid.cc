@@ -9,17 +9,17 @@ namespace hypic {
 namespace {
 
 ModelSpec spec_of(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-6);
   spec.layers = layers_of(config, config.size("num_hidden_layers", 1024), 4);
   for (Layer& layer : spec.layers)
     if (layer.attention) layer.residual = Residual::post_norm;
   config.expect_text("hidden_act", "silu");
 
   AttentionSpec& attention = spec.attention;
-  attention = attention_of(config, spec.hidden);
+  attention = attention_of(config, head_dim_by_heads(config));
   attention.qk_norm = QkNorm::all_heads;
-  if (config.has("rope_parameters"))
-    read_rope(config, 5e5, 1, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
+  if (config.has("rope_parameters") || config.has("rope_theta") || config.has("rope_scaling"))
+    read_rope(config, {}, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
   LinearSpec& linear = spec.linear;
   linear.family = Family::gated_delta_net;

@@ -61,16 +61,16 @@ const Architecture& qwen3_5() {
 }
 
 ModelSpec qwen_spec(const Config& config) {
-  ModelSpec spec = common_spec(config);
+  ModelSpec spec = common_spec(config, 1e-6);
   spec.norm_plus_one = true;
   const int interval = config.size_or("full_attention_interval", kInterval, 1024);
   spec.layers = layers_of(config, config.size("num_hidden_layers", 1024), interval);
 
   AttentionSpec& attention = spec.attention;
-  attention = attention_of(config, spec.hidden);
+  attention = attention_of(config, 256);
   attention.output_gate = config.flag("attn_output_gate", true);
   attention.qk_norm = QkNorm::heads;
-  read_rope(config, 1e7, 0.25, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
+  read_rope(config, 0.25, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
   LinearSpec& linear = spec.linear;
   linear.family = Family::gated_delta_net;

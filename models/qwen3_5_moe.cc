@@ -8,6 +8,7 @@ namespace {
 ModelSpec spec_of(const Config& config) {
   ModelSpec spec = qwen_spec(config);
   read_qwen_moe(config, &spec);
+  config.check(spec.moe.renormalise, "norm_topk_prob must be true: the router of this architecture renormalises");
   return spec;
 }
 

@@ -11,6 +11,16 @@ namespace {
 
 constexpr std::string_view kTiny = "-tiny";
 
+// Keys that change nothing in a forward of a text model.
+constexpr const char* kNoEffect[] = {
+    "model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range",
+    "bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "hidden_dropout", "router_aux_loss_coef",
+    "output_router_logits", "_name_or_path", "auto_map", "block_size", "chunk_size", "mamba_chunk_size", "use_mamba_kernels",
+    "router_jitter_noise", "mtp_num_hidden_layers", "num_logits_to_keep", "rescale_prenorm_residual",
+    "mamba_ssm_dtype", "mamba_ssm_cache_dtype", "residual_in_fp32", "pretraining_tp", "mtp_layers_block_type",
+    "linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min",
+    "moe_shared_expert_overlap", "expand", "mamba_expand", "time_step_floor", "time_step_max"};
+
 // The one list of architectures.
 const std::vector<const Architecture*>& architectures() {
   static const std::vector<const Architecture*> all = {
@@ -132,14 +142,30 @@ ModelSpec spec_from_config(const std::string& text, const std::string& where) {
   const Architecture* found = architecture_of(model_type);
   require(found != nullptr, where, ": model type \"", model_type, "\" is not supported; supported: ",
           list_of(model_types()));
-  ModelSpec spec = found->spec(Config(json, where));
+  const Config config(json, where);
+  for (const char* key : kNoEffect) config.has(key);
+  // In any architecture these would change what is computed.
+  config.check(!config.has("sliding_window") || !config.flag("use_sliding_window", true),
+               "sliding_window is not supported");
+  if (config.has("quantization_config")) {
+    const Config quantization = config.object("quantization_config");
+    const std::vector<int> block = quantization.integers("weight_block_size");
+    config.check(quantization.text("quant_method", "") == "fp8" && block == std::vector{128, 128},
+                 "quantization_config is not supported; fp8 with weight_block_size [128, 128] is");
+  }
+  ModelSpec spec = found->spec(config);
+  spec.later_layers = config.has("num_nextn_predict_layers") ? config.integer("num_nextn_predict_layers", 0, 1024) : 0;
+  spec.unread = config.unread();
   // Bounds what tensor_specs lists, of a config that nobody trusts.
   constexpr int64_t kMaxExperts = 1 << 20, kMaxChannels = 1 << 24;
   const int64_t layers = spec.layer_count();
   require(layers * spec.moe.experts <= kMaxExperts, where, ": ", layers, " layers of ", spec.moe.experts,
           " experts are more than ", kMaxExperts, " in all");
-  require(layers * spec.linear.conv_channels() <= kMaxChannels, where, ": ", layers, " layers of ",
-          spec.linear.conv_channels(), " linear-attention channels are more than ", kMaxChannels, " in all");
+  const AttentionSpec& a = spec.attention;
+  const int64_t rows = int64_t{spec.linear.conv_channels()} + spec.ffn.inner + spec.moe.shared_inner +
+                       int64_t{a.q_heads} * (a.nope_dim + a.value_dim);
+  require(layers * rows <= kMaxChannels, where, ": ", layers, " layers of ", rows, " rows are more than ",
+          kMaxChannels, " in all");
   spec.model_type = found->model_types.front();
   spec.config = text;
   require(spec.linear.rotary_dim == 0 || traits(spec.linear.family).relocatable, where, ": ",

@@ -121,6 +121,8 @@ struct ModelSpec {
   std::string name;        // "qwen3.5-0.8b", or the folder it was read from
   std::string model_type;  // of config.json, such as qwen3_5_text
   std::string config;      // the text of config.json
+  std::vector<std::string> unread;  // keys of config.json that nothing looked at
+  int later_layers = 0;             // in the checkpoint after the last, for speculative decoding
   int vocabulary = 0;
   int hidden = 0;
   double norm_eps = 1e-6;

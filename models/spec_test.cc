@@ -136,19 +136,21 @@ TEST(SpecFromConfig, OptionalKeys) {
        {"rms_norm_eps", "max_position_embeddings", "attn_output_gate", "attention_bias",
         "hidden_act", "rope_parameters", "head_dim", "num_key_value_heads"})
     config.erase(key);
+  expect_refused(config.dump(), "rope_theta is missing");
+  config["rope_theta"] = 1e7;
   const ModelSpec spec = spec_of(config);
   EXPECT_EQ(spec.norm_eps, 1e-6);
   EXPECT_EQ(spec.max_positions, 262144);
   EXPECT_TRUE(spec.attention.output_gate);
   EXPECT_EQ(spec.attention.rope_theta, 1e7);
-  EXPECT_EQ(spec.attention.head_dim, 128);  // hidden / heads
+  EXPECT_EQ(spec.attention.head_dim, 256);  // whatever hidden / heads is
   EXPECT_EQ(spec.attention.kv_heads, 8);
-  EXPECT_EQ(spec.attention.rotary_dim, 32);
+  EXPECT_EQ(spec.attention.rotary_dim, 64);
   // Older files have the rotation at the top.
   config["rope_theta"] = 5e5;
   config["partial_rotary_factor"] = 0.5;
   EXPECT_EQ(spec_of(config).attention.rope_theta, 5e5);
-  EXPECT_EQ(spec_of(config).attention.rotary_dim, 64);
+  EXPECT_EQ(spec_of(config).attention.rotary_dim, 128);
   config["output_gate_type"] = "sigmoid";
   EXPECT_EQ(spec_of(config).linear.gate, Activation::sigmoid);
   config["output_gate_type"] = "swish";
@@ -259,11 +261,31 @@ TEST(SpecFromConfig, RefusesLengthDependentRoPE) {
   expect_refused("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1}},
                  "rope_theta must exceed 1");
   for (const double part : {0.0, -0.25, 1.5})
-    expect_refused("rope_parameters", {{"partial_rotary_factor", part}},
+    expect_refused("rope_parameters", {{"rope_theta", 1e7}, {"partial_rotary_factor", part}},
                    "partial_rotary_factor lie in (0, 1]");
+  // Parameters by kind of layer, or in a place that releases read differently.
+  expect_refused("rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}}}, "are not supported");
+  expect_refused("rope_scaling", {{"rope_theta", 77}}, "put them into rope_parameters");
   json config = text_config();
   config["head_dim"] = 20;
   expect_refused(config.dump(), "5 rotary dims are not even");
+}
+
+// Keys that would change what is computed, in any architecture; and what nothing has read.
+TEST(SpecFromConfig, AccountsForEveryKey) {
+  json config = text_config();
+  config["sliding_window"] = 16;
+  expect_refused(config.dump(), "sliding_window is not supported");
+  config["use_sliding_window"] = false;
+  EXPECT_NO_THROW(spec_of(config));
+  config["quantization_config"] = {{"quant_method", "awq"}};
+  expect_refused(config.dump(), "quantization_config is not supported");
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {32, 32}}};
+  expect_refused(config.dump(), "quantization_config is not supported");
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(spec_of(config).unread, std::vector<std::string>());
+  config["rms_norm_epsilon"] = 1e-5;  // a typing error
+  EXPECT_EQ(spec_of(config).unread, std::vector<std::string>{"rms_norm_epsilon"});
 }
 
 // A huge value is not repeated in the message, nor does printing it exhaust the stack.

@@ -26,7 +26,8 @@ void list(const Selection& selection) {
   for (const conformance::Case& c : conformance::selected(selection)) std::cout << c.name << "\n";
   for (const std::string& name : selection.families)
     std::cout << "--captured takes " << conformance::captured_inputs(family_named(name))
-              << ", optionally S0, o, S\n";
+              << ", optionally S0, o, S; what each letter means, and the scale, stands at the head of "
+                 "reference/families/" << name << ".cc\n";
 }
 
 // What a terminal shows of a report: every failure, or which case notices which fault.

@@ -68,7 +68,10 @@ void add_models(CLI::App& app, int&) {
                 << operator_bytes(spec) / 1048576.0 << " MiB" << std::setw(10)
                 << kv_bytes(spec) / 1024.0 << " KiB\n";
     }
-    if (*json) std::cout << all.dump(2) << "\n";
+    if (*json)
+      std::cout << all.dump(2) << "\n";
+    else
+      std::cout << "Each NAME also has a NAME-tiny of its architecture, which runs on a CPU in seconds.\n";
   });
 }
 

@@ -19,14 +19,23 @@ struct Settings {
   int64_t chunk = 0;
 };
 
-std::vector<double> logits_of(const Model& model, const Tokens& prompt, int64_t max_rows) {
+// Of each prompt, all in one run.
+std::vector<std::vector<double>> logits_of(const Model& model, const std::vector<Tokens>& prompts,
+                                           int64_t max_rows) {
   EngineOptions options;
-  options.pools = {.state_slots = 2,
-                   .operator_slots = 1,
-                   .pages = static_cast<int64_t>(prompt.size()) / options.pools.page_size + 2,
-                   .page_size = options.pools.page_size};
+  options.pools.state_slots = static_cast<int64_t>(prompts.size()) + 1;
+  options.pools.operator_slots = 1;
+  options.pools.pages = 0;
+  std::vector<Request> requests;
+  for (const Tokens& prompt : prompts) {
+    options.pools.pages += static_cast<int64_t>(prompt.size()) / options.pools.page_size + 2;
+    requests.push_back({{prompt}, 1});
+  }
   options.max_rows = static_cast<int32_t>(max_rows);
-  return Engine(model, options).run({{{prompt}, 1}}, mode_named("full")).responses[0].logits;
+  std::vector<std::vector<double>> logits;
+  for (Response& response : Engine(model, options).run(requests, mode_named("full")).responses)
+    logits.push_back(std::move(response.logits));
+  return logits;
 }
 
 double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
@@ -42,14 +51,14 @@ Result run(const Settings& settings, const ProgressFn& progress) {
   Result result;
   result.verdict = Verdict::pass;
   Table table{"Logits of the last token, against one whole prefill",
-              {"tokens", "rms of the logits", str("in chunks of ", settings.chunk), "token by token", "bound"},
+              {"tokens", "rms of the logits", str("in chunks of ", settings.chunk), "token by token", "beside others", "bound"},
               {}};
   double done = 0;
   for (const int64_t length : settings.lengths) {
     if (length >= spec.max_positions) continue;
     progress(done++ / static_cast<double>(settings.lengths.size()), str(length, " tokens"));
     const Tokens prompt = random_tokens(length, spec.vocabulary, kSeed);
-    const std::vector<double> whole = logits_of(model, prompt, length);
+    const std::vector<double> whole = logits_of(model, {prompt}, length)[0];
     double squares = 0;
     for (const double x : whole) squares += x * x;
     const double rms = std::sqrt(squares / static_cast<double>(whole.size()));
@@ -61,25 +70,31 @@ Result run(const Settings& settings, const ProgressFn& progress) {
     const double bound = batch_tolerance(*backend, rms);
     std::vector<Cell> row = {Cell(length), Cell(rms)};
     for (const auto& [name, rows] : {std::pair{"chunked", settings.chunk}, {"decoded", int64_t{1}}}) {
-      const double difference = largest_difference(whole, logits_of(model, prompt, rows));
+      const double difference = largest_difference(whole, logits_of(model, {prompt}, rows)[0]);
       result.values.push_back({str("difference.", name, ".", length), difference, "logits"});
       result.values.push_back({str("excess.", name, ".", length), excess(difference, bound), "bounds"});
       row.push_back(Cell(difference, Format::scientific));
     }
+    const std::vector<Tokens> company = {random_tokens(37, spec.vocabulary, kSeed + 1), prompt,
+                                         random_tokens(5, spec.vocabulary, kSeed + 2)};
+    const double beside = largest_difference(whole, logits_of(model, company, length + 42)[1]);
+    result.values.push_back({str("difference.batched.", length), beside, "logits"});
+    result.values.push_back({str("excess.batched.", length), excess(beside, bound), "bounds"});
+    row.push_back(Cell(beside, Format::scientific));
     row.push_back(bound == 0 ? Cell("equal") : Cell(bound, Format::scientific));
     table.rows.push_back(std::move(row));
   }
   result.tables = {std::move(table)};
   result.note = str(spec.name, " on ", settings.choice.backend,
-                    ", random tokens. Whole, in chunks and token by token, the same prompt must give the same "
-                    "logits: on a CPU backend the same bits.");
+                    ", random tokens. Whole, in chunks, token by token and beside other prompts, the same "
+                    "prompt must give the same logits: on a CPU backend the same bits.");
   return result;
 }
 
 }  // namespace
 
 // Parameters: model (random:qwen3.5-tiny), backend (cpu), lengths ([1, 3, 4, 63, 64, 65, 200]), chunk (48).
-// Values by length: difference.{chunked, decoded}, and excess.…, the same in units of what is allowed.
+// Values by length: difference.{chunked, decoded, batched}, and excess.…, the same in units of what is allowed.
 Work prepare_agreement(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;

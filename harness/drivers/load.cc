@@ -34,7 +34,9 @@ Result run(const ModelChoice& choice) {
       parameters += tensor.size();
     }
     result.verdict = Verdict::pass;
-    result.values = {{"tensors", static_cast<double>(tensors.size()), "tensors"},
+    result.values = {{"stored_tensors", static_cast<double>(model.stored_tensors()), "tensors"},
+                     {"unread_keys", static_cast<double>(spec.unread.size()), "keys"},
+                     {"tensors", static_cast<double>(tensors.size()), "tensors"},
                      {"parameters", static_cast<double>(parameters), "parameters"},
                      {"layers.all", static_cast<double>(spec.layer_count()), "layers"},
                      {"layers.linear", static_cast<double>(spec.linear_layers()), "layers"},
@@ -43,8 +45,15 @@ Result run(const ModelChoice& choice) {
     for (const auto& [part, sum] : parts) table.rows.push_back({part, Cell(sum.tensors), Cell(sum.parameters)});
     table.rows.push_back({"all", Cell(tensors.size()), Cell(parameters)});
     result.tables = {std::move(table)};
-    result.note = str(spec.name, ", model type ", spec.model_type, ", ", traits(spec.linear.family).name,
-                      ", on ", choice.backend, ".");
+    std::string unread;
+    for (const std::string& key : spec.unread) unread += str(unread.empty() ? "" : ", ", key);
+    result.note = str(spec.name, ", model type ", spec.model_type, ", ", traits(spec.linear.family).name, ", on ",
+                      choice.backend, ". ",
+                      model.stored_tensors() > 0 ? str("The checkpoint's ", model.stored_tensors(),
+                                                       " tensors make the ", tensors.size(), " of the table. ")
+                                                 : "",
+                      unread.empty() ? "Every key of config.json was read or is known to change nothing."
+                                     : "Keys of config.json that were not read: " + unread + ".");
   } catch (const OutOfMemory&) {  // of the machine
     throw;
   } catch (const Error& error) {  // of the model: what this case is about
@@ -57,7 +66,7 @@ Result run(const ModelChoice& choice) {
 }  // namespace
 
 // Parameters: model (random:qwen3.5-tiny), backend (cpu).
-// Values: tensors, parameters, layers.{all, linear, attention}. A model that cannot be loaded is a FAIL.
+// Values: stored_tensors (of the checkpoint), tensors (of the model), unread_keys (of config.json), parameters, layers.{all, linear, attention}. A model that cannot be loaded is a FAIL.
 Work prepare_load(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   const ModelChoice choice = read_model_choice(parameters, context);

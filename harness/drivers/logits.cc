@@ -45,6 +45,7 @@ Work prepare_logits(const SuiteCase& suite_case, const std::string& where, const
   const std::string in_suite = parameters.text("logits", "");
   const std::string path = context.logits.empty() && !in_suite.empty() ? asset(in_suite) : context.logits;
   parameters.refuse_others();
+  if (!path.empty()) load_reference_logits(path);
   return [choice, path](const ProgressFn& progress) { return run(choice, path, progress); };
 }
 

@@ -105,12 +105,17 @@ class ReuseRun {
       progress(done++ / steps, prompt.id + ", full recompute");
       const Response full =
           engine.run({{prompt.segments, 1}}, mode_named("full"), {.keep_state = true}).responses[0];
-      for (const double logit : full.logits)
-        require(std::isfinite(logit), prompt.id, ": full recompute gives logits that are not finite; "
-                "are the weights of ", model_name_, " sound?");
+      const auto failed = [&](const auto&... why) {
+        Result result;
+        result.verdict = Verdict::fail;
+        result.why = str(prompt.id, ": full recompute ", why...);
+        return result;
+      };
+      if (!std::all_of(full.logits.begin(), full.logits.end(), [](double x) { return std::isfinite(x); }))
+        return failed("gives logits that are not finite");
       for (int l = 0; l < layers; ++l)
-        require(!model.spec().layers[l].linear || norm(full.state_before_question[l]) > 0,
-                prompt.id, ": full recompute leaves a zero state in layer ", l, "; nothing can be measured on it");
+        if (model.spec().layers[l].linear && !(norm(full.state_before_question[l]) > 0))
+          return failed("leaves a zero state in layer ", l, "; nothing can be measured on it");
       for (size_t m = 0; m < modes_.size(); ++m) {
         progress(done++ / steps, prompt.id + ", " + modes_[m].name);
         measure(model, engine, prompt, full, modes_[m], sums[m]);

@@ -13,17 +13,29 @@
 
 namespace hypic {
 
+namespace {
+
+constexpr int64_t kMaxTokens = 1 << 22;
+
+}  // namespace
+
 ReferenceLogits load_reference_logits(const std::string& path) {
   const Safetensors file(path);
   ReferenceLogits reference;
   reference.path = path;
   const auto tokens = file.tensors().find("tokens");
-  require(tokens != file.tensors().end() && tokens->second.rank == 1, path, ": no tensor tokens [n]");
+  require(tokens != file.tensors().end(), path, ": no tensor tokens [n]");
+  require(tokens->second.rank == 1, path, ": tokens has shape ", tokens->second.shape_string(), ", [n] is asked for");
   const Tensor& t = tokens->second;
   require(t.dtype == DType::i32 || t.dtype == DType::i64, path, ": tokens must be int32 or int64");
+  require(t[0] <= kMaxTokens, path, ": ", t[0], " tokens, at most ", kMaxTokens);
   for (int64_t i = 0; i < t[0]; ++i) {
+    const char* at = static_cast<const char*>(t.data) + i * size_of(t.dtype);  // perhaps unaligned
+    int32_t narrow = 0;
     int64_t token = 0;
-    std::memcpy(&token, static_cast<const char*>(t.data) + i * size_of(t.dtype), size_of(t.dtype));
+    std::memcpy(&narrow, at, sizeof(narrow));
+    std::memcpy(&token, at, size_of(t.dtype));
+    if (t.dtype == DType::i32) token = narrow;
     require(0 <= token && token <= INT32_MAX, path, ": token ", token, " at ", i, " is no token id");
     reference.tokens.push_back(static_cast<int32_t>(token));
   }
@@ -34,9 +46,9 @@ ReferenceLogits load_reference_logits(const std::string& path) {
     const char* end = name.data() + name.size();
     const auto [stop, error] = std::from_chars(name.data() + number, end, length);
     require(number > 0 && error == std::errc{} && stop == end && 1 <= length && length <= t[0], path, ": tensor ",
-            name, " must be named KIND.N, N of the ", t[0], " tokens");
-    require(tensor.rank == 1 && tensor.dtype == DType::f32, path, ": tensor ", name,
-            " must be float32 [vocabulary]");
+            name, " must be named KIND.N, logits after the first N of the ", t[0], " tokens");
+    require(tensor.rank == 1 && tensor.dtype == DType::f32, path, ": tensor ", name, " is ",
+            name_of(tensor.dtype), " ", tensor.shape_string(), ", float32 [vocabulary] is asked for");
     std::vector<float> values(tensor[0]);
     std::memcpy(values.data(), tensor.data, tensor.bytes());
     reference.entries.push_back({name, length, {values.begin(), values.end()}});
