@@ -85,6 +85,24 @@ ARCHITECTURES = {
         rope_parameters=dict(ROPE), tie_word_embeddings=False)),
 }
 
+# The options that the tiny ones above leave aside.
+def variant(name, **changes):
+    config, model, arguments = ARCHITECTURES[name]
+    return config, model, dict(arguments, **changes)
+
+
+ARCHITECTURES["kimi_linear_groups"] = variant("kimi_linear", num_hidden_layers=2, num_expert_group=4, topk_group=2,
+    linear_attn_config=dict(full_attn_layers=[2], kda_layers=[1], head_dim=16, num_heads=4, short_conv_kernel_size=4))
+ARCHITECTURES["nemotron_h_groups"] = variant("nemotron_h", num_hidden_layers=3, n_group=4, topk_group=2,
+    layers_block_type=["mamba", "attention", "moe"])
+ARCHITECTURES["falcon_h1_norm"] = variant("falcon_h1", num_hidden_layers=2, mamba_rms_norm=True,
+    mamba_norm_before_gate=False, mamba_n_groups=2)
+ARCHITECTURES["granite_dense_rope"] = variant("granite_moe_hybrid", num_hidden_layers=3, num_local_experts=0,
+    num_experts_per_tok=0, layer_types=["mamba", "attention", "mamba"], position_embedding_type="rope",
+    rope_parameters=dict(ROPE), time_step_limit=[0.01, 0.4])
+ARCHITECTURES["qwen3_next_dense"] = variant("qwen3_next", num_hidden_layers=2, mlp_only_layers=[0],
+    norm_topk_prob=False, layer_types=["linear_attention", "full_attention"], tie_word_embeddings=True)
+
 
 def perturb(model, seed):
     """Half of the heads forget within tokens, half remember; no norm, bias or buffer keeps its initial value."""
