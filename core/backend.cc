@@ -1,6 +1,8 @@
 #include "core/backend.h"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 namespace hypic {
 
@@ -55,6 +57,31 @@ void Backend::moe(const MoeArgs& a) {
   matmul({.x = a.experts.x, .w = a.router, .out = a.route.logits});
   route(a.route);
   experts(a.experts);
+}
+
+std::vector<double> to_doubles(Backend& backend, const Tensor& tensor) {
+  Buffer dense;
+  Tensor from = tensor;
+  if (!tensor.contiguous()) {
+    dense = Buffer(backend, tensor.dtype, std::span(tensor.shape.data(), tensor.rank));
+    backend.copy(dense, tensor);
+    from = dense;
+  }
+  std::vector<char> bytes(from.bytes());
+  backend.download(bytes.data(), from);
+  return visit_float(from.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<double> out(from.size());
+    for (int64_t i = 0; i < from.size(); ++i) {
+      T x;
+      std::memcpy(&x, bytes.data() + i * sizeof(T), sizeof(T));
+      if constexpr (std::is_same_v<T, double>)
+        out[i] = x;
+      else
+        out[i] = static_cast<float>(x);
+    }
+    return out;
+  });
 }
 
 Buffer::Buffer(Backend& backend, DType dtype, std::span<const int64_t> shape)

@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/chain.h"
 #include "core/family.h"
@@ -303,6 +304,9 @@ class Backend {
   virtual void gated_norm(const GatedNormArgs&);
   virtual void moe(const MoeArgs&);
 };
+
+// The elements of a view of any float dtype, row-major, in host memory.
+std::vector<double> to_doubles(Backend& backend, const Tensor& tensor);
 
 // Owns memory of a backend, which must outlive it.
 class Buffer {

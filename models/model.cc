@@ -117,6 +117,11 @@ void Model::put(const std::string& name, const std::vector<int64_t>& shape, DTyp
   Buffer weight(*backend_, dtype, shape);
   if (dtype == DType::f32) {
     backend_->upload(weight, values.data());
+  } else if (dtype == DType::bf16) {
+    std::vector<BFloat16> rounded;
+    rounded.reserve(values.size());
+    for (const float x : values) rounded.push_back(BFloat16::from(x));
+    backend_->upload(weight, rounded.data());
   } else {
     HYPIC_CHECK(dtype == DType::f64, "weights as ", name_of(dtype));
     const std::vector<double> wide(values.begin(), values.end());

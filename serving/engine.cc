@@ -281,7 +281,7 @@ void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batc
                         {n, model_.spec().vocabulary});
     forward(model_, pools_, table, logits, {options.tap, options.hooks});
     for (int64_t i = 0; i < n; ++i)
-      batch.running[plan.logit_owners[t][i]].response.logits = download_row(logits, i);
+      batch.running[plan.logit_owners[t][i]].response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
   }
 }
 
@@ -349,28 +349,9 @@ std::vector<std::vector<double>> Engine::download_state(int32_t slot) const {
   for (const LinearPool& pool : pools_.linear) {
     auto& state = states.emplace_back();
     if (!pool.state) continue;
-    const Tensor one = pool.state.tensor().at(slot);
-    state = download_row(one.reshape({1, one.size()}), 0);
+    state = to_doubles(model_.backend(), pool.state.tensor().at(slot));
   }
   return states;
-}
-
-std::vector<double> Engine::download_row(const Tensor& rows, int64_t row) const {
-  const Tensor one = rows.at(row);
-  std::vector<char> bytes(one.bytes());
-  model_.backend().download(bytes.data(), one);
-  return visit_float(one.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T* values = reinterpret_cast<const T*>(bytes.data());
-    std::vector<double> wide(one.size());
-    for (int64_t i = 0; i < one.size(); ++i) {
-      if constexpr (std::is_same_v<T, double>)
-        wide[i] = values[i];
-      else
-        wide[i] = static_cast<float>(values[i]);
-    }
-    return wide;
-  });
 }
 
 void Engine::check_integrity() const {

@@ -85,7 +85,6 @@ class Engine {
   void zero_state(int32_t slot);
   void zero_operator(int32_t slot);
   std::vector<std::vector<double>> download_state(int32_t slot) const;
-  std::vector<double> download_row(const Tensor& rows, int64_t row) const;
 
   const Model& model_;
   EngineOptions options_;

@@ -64,6 +64,17 @@ expect 0 '"hit_share": 0.5' trace --json "$out/pic-trace.jsonl"
 expect 2 "admission" trace "$out/pic-trace.jsonl" --admission third
 expect 2 "budget" trace "$out/pic-trace.jsonl" --budget -1
 expect 2 "pred.jsonl:1: no known trace" trace "$out/pred.jsonl"
+kimi=models/testdata/transformers/kimi_linear
+expect 0 "PASS: report in" validate $kimi --logits $kimi/golden.safetensors --out "$out/v"
+expect 2 "no such folder; a model is" validate "$out/none"
+expect 2 'unknown model "none"' validate random:none
+expect 2 "unknown backend" validate $kimi --backend none --out "$out/v"
+mkdir "$out/damaged"
+head -c 1000 $kimi/model.safetensors >"$out/damaged/model.safetensors"
+cp $kimi/config.json "$out/damaged"
+expect 1 "FAIL" validate "$out/damaged" --out "$out/v2"
+sed 's/kimi_linear/gpt2/' $kimi/config.json >"$out/damaged/config.json"
+expect 1 'model type "gpt2" is not supported; supported: qwen3_5_text' validate "$out/damaged" --out "$out/v2"
 expect 0 "gated_delta_net/fault_06_state_layout" conformance --list
 expect 0 "--captured takes q [T, Hk, dk], k [T, Hk, dk]" conformance --list --family kda
 expect 0 "state_transposed: the state is written as [d_v, d_k]" conformance --list --broken all
@@ -82,6 +93,6 @@ expect 2 'unknown operation "none"; known: linear_attention' conformance --op no
 expect 2 'no case' conformance --filter zzz
 expect 2 "no regular expression" conformance --filter "("
 expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken none
-expect 2 'unknown backend "none"; known: cpu, cpu64, broken:FAULT' conformance --backend none
+expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, broken:FAULT' conformance --backend none
 [ $status -eq 0 ] && echo "the program answers as documented"
 exit $status

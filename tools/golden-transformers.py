@@ -4,7 +4,8 @@
 For each architecture: a tiny checkpoint with every parameter and buffer perturbed (initial values hide
 bugs), rounded to bfloat16, and the float32 logits of the last token of prefixes of a random prompt:
 prefilled whole (logits.LENGTH), in two chunks (chunked.200) and token by token after 60 (decoded.65). What
-transformers' own cache does not reproduce to 1e-4 is left out and printed.
+transformers' own cache does not reproduce to 1e-4 is left out and printed. bfloat16.LENGTH are its own logits in
+bfloat16: the noise floor of such a backend.
 
     golden-transformers.py OUT [NAME ...]      needs torch and transformers; runs on CPU in a minute
 
@@ -159,9 +160,13 @@ def make(name, out):
                 golden[key] = cached
             else:
                 print(f"{name}: {key} of transformers differs from its own full prefill by {off:.1e}: left out")
+        model.to(torch.bfloat16)
+        for length in LENGTHS:  # how far transformers itself is off in bfloat16
+            golden[f"bfloat16.{length}"] = model(tokens[:, :length], use_cache=False).logits[0, -1].float().clone()
+    noise = max((golden[f"bfloat16.{n}"] - golden[f"logits.{n}"]).abs().max().item() for n in LENGTHS)
     folder = os.path.join(out, name)
     os.makedirs(folder, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.save_pretrained(folder)
     save_file(golden, os.path.join(folder, "golden.safetensors"))
     for extra in ("generation_config.json",):
         path = os.path.join(folder, extra)
@@ -169,7 +174,7 @@ def make(name, out):
             os.remove(path)
     spread = golden[f"logits.{max(LENGTHS)}"].std().item()
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-    return f"{name}: {sum(p.numel() for p in model.parameters())} parameters, logit std {spread:.2f}, {size >> 10} KiB"
+    return f"{name}: {sum(p.numel() for p in model.parameters())} parameters, logit std {spread:.2f}, bfloat16 noise {noise:.3f}, {size >> 10} KiB"
 
 
 def main():

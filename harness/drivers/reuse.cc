@@ -130,7 +130,7 @@ class ReuseRun {
  private:
   void measure(const Model& model, Engine& engine, const TokenPrompt& prompt, const Response& full,
                const Mode& mode, ModeSums& sums) const {
-    InputRecorder inputs;
+    InputRecorder inputs(model.backend());
     if (mode.reuse == Reuse::prefix) {  // a cold prefix cache is full recompute: fill it first
       engine.run({{prompt.segments, 1}}, mode);
     }
@@ -190,6 +190,9 @@ class ReuseRun {
       const bool segments = modes_[m].reuse == Reuse::segments;
       result.values.push_back({"kl." + mode, sums[m].kl / n, "nats"});
       result.values.push_back({"kl_worst." + mode, sums[m].worst_kl, "nats"});
+      if (!segments)  // exact by definition; KL is second order in what logits may differ by
+        result.values.push_back({"exact_excess." + mode,
+                                 excess(sums[m].worst_kl, std::pow(batch_tolerance(model.backend(), 1), 2)), "bounds"});
       result.values.push_back({"top1." + mode, sums[m].top1 / n, "share"});
       Series drift_line{mode, {}, {}}, error_line{mode, {}, {}};
       double worst = 0, drift_sum = 0, first_layer = 0;

@@ -97,7 +97,7 @@ class LawRun {
 
   std::vector<std::pair<const char*, double>> laws(const Mode& mode) {
     Engine engine(model_, options_);
-    InputRecorder inputs;
+    InputRecorder inputs(*backend_);
     const RunResult cold = engine.run({{prompt_, 1}}, mode, {.keep_state = true, .tap = &inputs});
     HYPIC_CHECK(cold.tables.size() == 1);
     const ChainTable& table = cold.tables[0];
@@ -154,7 +154,7 @@ class LawRun {
   // The residual stream of the question's rows after layer 0, whose inputs are the embeddings alone.
   double first_layer(const ChainTable& table, const InputRecorder& inputs) {
     Engine engine(model_, options_);
-    InputRecorder full;
+    InputRecorder full(*backend_);
     const RunResult run = engine.run({{prompt_, 1}}, mode_named("full"), {.tap = &full});
     const auto question = [&](const ChainTable& t, const InputRecorder& recorded) {
       const std::vector<double> rows = last_chain_rows(t, recorded.get(0, "residual"));

@@ -40,7 +40,7 @@ TEST(Replay, SeparatesOperatorErrorFromDrift) {
       engine.run({{segments, 1}}, mode_named("full"), {.keep_state = true}).responses[0];
   for (const Mode& mode : modes()) {
     if (mode.reuse != Reuse::segments) continue;
-    InputRecorder inputs;
+    InputRecorder inputs(*backend);
     const RunResult run = engine.run({{segments, 1}}, mode, {.keep_state = true, .tap = &inputs});
     for (int l = 0; l < model.spec().layer_count(); ++l) {
       if (!model.spec().layers[l].linear) continue;

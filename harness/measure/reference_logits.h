@@ -12,7 +12,7 @@
 namespace hypic {
 
 // A safetensors file: `tokens` [n] int32 or int64, and for some lengths N the logits after N tokens, in one
-// or several ways: logits.N, chunked.N, decoded.N, … [vocabulary] float32.
+// or several ways: logits.N, chunked.N, decoded.N, … [vocabulary] float32; bfloat16.N are of its own bfloat16.
 struct ReferenceLogits {
   struct Entry {
     std::string name;
@@ -22,6 +22,9 @@ struct ReferenceLogits {
   std::string path;
   Tokens tokens;
   std::vector<Entry> entries;
+  // How far the other implementation's own bfloat16 logits, bfloat16.N, are from its float32 logits.N: the
+  // largest; 0 where the file has none.
+  double bfloat16_noise = 0;
 };
 
 // Error: a damaged file, names or dtypes other than these.
@@ -37,7 +40,11 @@ struct LogitDifference {
   bool same_top1 = false;
 };
 
-// Every entry, each prompt prefilled whole. Error: another vocabulary.
+// Whether the reference says how far this backend may be off: one with narrow operands needs bfloat16.N.
+bool can_judge(const Backend& backend, const ReferenceLogits& reference);
+
+// Every entry, each prompt prefilled whole. A backend with narrow operands may be twice as far as the reference's
+// own bfloat16 is. Error: another vocabulary.
 std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceLogits& reference,
                                             const std::function<void(double)>& progress);
 

@@ -130,17 +130,8 @@ std::vector<SeenKey> keys_of(const ChainTable& table, int32_t row) {
 }  // namespace
 
 void InputRecorder::see(const std::string& name, const Tensor& tensor) {
-  if (tensor.dtype != DType::f64 && tensor.dtype != DType::f32) return;
-  if (name.ends_with(".state")) return;  // a pool, not rows
-  std::vector<double>& out = seen_[name];
-  out.clear();
-  const int64_t rows = tensor[0], heads = tensor.rank == 3 ? tensor[1] : 1, width = tensor[tensor.rank - 1];
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t h = 0; h < heads; ++h)
-      for (int64_t i = 0; i < width; ++i) {
-        const int64_t at = r * tensor.stride[0] + (tensor.rank == 3 ? h * tensor.stride[1] : 0) + i;
-        out.push_back(tensor.dtype == DType::f64 ? tensor.as<double>()[at] : tensor.as<float>()[at]);
-      }
+  // Neither pools, which are not rows, nor indices.
+  if (!name.ends_with(".state") && tensor.dtype != DType::i32) seen_[name] = to_doubles(backend_, tensor);
 }
 
 const std::vector<double>& InputRecorder::get(int layer, const char* name) const {

@@ -18,15 +18,17 @@
 
 namespace hypic {
 
-// Keeps the inputs and outputs of every layer of a forward, in float64. Tensors must be in host memory.
+// Keeps the inputs and outputs of every layer of a forward, in float64.
 class InputRecorder : public Tap {
  public:
+  explicit InputRecorder(Backend& backend) : backend_(backend) {}
   void see(const std::string& name, const Tensor& tensor) override;
   // [R, …] flattened, of the last forward, such as (3, "linear.k") or (0, "residual"); empty where the layer
   // has no such tensor.
   const std::vector<double>& get(int layer, const char* name) const;
 
  private:
+  Backend& backend_;
   std::map<std::string, std::vector<double>> seen_;
 };
 

@@ -32,8 +32,11 @@ double smallest_normal(DType dtype) {
 }
 
 double layer_tolerance(const Backend& backend, const ModelSpec& spec, int layer) {
+  const DType compute = backend.compute_dtype();
   const double terms = std::max({spec.hidden, spec.ffn.inner, spec.moe.inner, spec.linear.conv_channels()});
-  return 8 * unit_roundoff(backend.compute_dtype()) * std::sqrt(terms) * (layer + 1);
+  // Products of narrow operands are summed in float32: what rounds is each result.
+  const bool wide = compute == DType::f32 || compute == DType::f64;
+  return 8 * unit_roundoff(compute) * (wide ? std::sqrt(terms) : 1) * (layer + 1);
 }
 
 double logit_tolerance(const Backend& backend, double rms) {

@@ -21,8 +21,9 @@ double tolerance(DType compute, bool repeated = false, double faithful = 0);
 double unit_roundoff(DType dtype);
 double smallest_normal(DType dtype);
 
-// Of the residual stream after a layer, relative: dot products of K terms round by about √K units, and each
-// layer adds its own; 8 for what lies between.
+// Of the residual stream after a layer, relative: dot products of K terms round by about √K units where they are
+// summed in the operands' dtype, results of narrow operands once; each layer adds its own; 8 for what lies
+// between.
 double layer_tolerance(const Backend& backend, const ModelSpec& spec, int layer);
 
 // Of logits to those of another implementation in float32, of rms `rms`: 1e-4 up to an rms of 1, relative

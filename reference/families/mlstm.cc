@@ -51,10 +51,11 @@ class Mlstm final : public FamilyReference {
     const double key_scale = 1 / std::sqrt(in.at("k").last());
     TableInputs table;
     table.q = in.at("q");
-    table.k = map_elements(in.at("k"), [&](double k) { return key_scale * k; });
+    table.k = in.at("k");
     table.v = append_ones(in.at("v"));
     table.g = in.at("log_f");
-    table.beta = map_elements(in.at("i"), [](double i) { return std::exp(i); });
+    // The scale of k goes with the gate, which is not rounded to the operands' dtype.
+    table.beta = map_elements(in.at("i"), [&](double i) { return key_scale * std::exp(i); });
     return table;
   }
 };

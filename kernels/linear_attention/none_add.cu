@@ -1,0 +1,7 @@
+#include "kernels/linear_attention/plain.cuh"
+
+namespace hypic::cuda {
+
+template void plain_cell<Decay::none, Update::add>(const LinearAttentionArgs&, const TableUpload&, cudaStream_t);
+
+}  // namespace hypic::cuda
