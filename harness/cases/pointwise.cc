@@ -12,7 +12,8 @@ namespace {
 void add(Context& c) {
   for (const int64_t gap : {0, 3})
     for (const int64_t R : {0, 1, 65})
-      for (const auto& [alpha, beta] : {std::pair{1.0, 1.0}, {0.5, -2.0}}) {
+      for (const auto& factors : {std::pair{1.0, 1.0}, {0.5, -2.0}}) {
+        const double alpha = factors.first, beta = factors.second;
         Trial t(c, 61);
         const Array x = t.normals({R, 37}), y = t.normals({R, 37});
         Array want = x;
