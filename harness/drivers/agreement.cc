@@ -67,7 +67,7 @@ Result run(const Settings& settings, const ProgressFn& progress) {
       result.why = str(length, " tokens: the logits are ", rms == 0 ? "all zero" : "not finite");
       return result;
     }
-    const double bound = batch_tolerance(*backend, rms);
+    const double bound = batch_tolerance(*backend, spec, rms);
     std::vector<Cell> row = {Cell(length), Cell(rms)};
     for (const auto& [name, rows] : {std::pair{"chunked", settings.chunk}, {"decoded", int64_t{1}}}) {
       const double difference = largest_difference(whole, logits_of(model, {prompt}, rows)[0]);

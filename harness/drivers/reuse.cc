@@ -192,7 +192,7 @@ class ReuseRun {
       result.values.push_back({"kl_worst." + mode, sums[m].worst_kl, "nats"});
       if (!segments)  // exact by definition; KL is second order in what logits may differ by
         result.values.push_back({"exact_excess." + mode,
-                                 excess(sums[m].worst_kl, std::pow(batch_tolerance(model.backend(), 1), 2)), "bounds"});
+                                 excess(sums[m].worst_kl, std::pow(batch_tolerance(model.backend(), model.spec(), 1), 2)), "bounds"});
       result.values.push_back({"top1." + mode, sums[m].top1 / n, "share"});
       Series drift_line{mode, {}, {}}, error_line{mode, {}, {}};
       double worst = 0, drift_sum = 0, first_layer = 0;

@@ -92,7 +92,7 @@ class LawRun {
 
   // NaN logits fail every law.
   double logit_excess(const std::vector<double>& x, const std::vector<double>& y) const {
-    return excess(largest_difference(x, y), batch_tolerance(*backend_, rms_of(y)));
+    return excess(largest_difference(x, y), batch_tolerance(*backend_, spec(), rms_of(y)));
   }
 
   std::vector<std::pair<const char*, double>> laws(const Mode& mode) {

@@ -103,7 +103,7 @@ std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceL
       squares += expected[i] * expected[i];
     }
     d.rms = std::sqrt(squares / static_cast<double>(expected.size()));
-    d.bound = narrow ? 2 * reference.bfloat16_noise : logit_tolerance(model.backend(), d.rms);
+    d.bound = narrow ? 2 * reference.bfloat16_noise : logit_tolerance(model.backend(), model.spec(), d.rms);
     d.kl = kl_divergence(expected, logits);
     d.same_top1 = argmax(expected) == argmax(logits);
   }

@@ -39,15 +39,14 @@ double layer_tolerance(const Backend& backend, const ModelSpec& spec, int layer)
   return 8 * unit_roundoff(compute) * (wide ? std::sqrt(terms) : 1) * (layer + 1);
 }
 
-double logit_tolerance(const Backend& backend, double rms) {
-  const double one = backend.compute_dtype() == DType::f32 || backend.compute_dtype() == DType::f64
-                         ? 1e-4
-                         : 8 * unit_roundoff(backend.compute_dtype());
-  return one * std::max(1.0, rms);
+double logit_tolerance(const Backend& backend, const ModelSpec& spec, double rms) {
+  const DType compute = backend.compute_dtype();
+  const bool wide = compute == DType::f32 || compute == DType::f64;
+  return (wide ? 1e-4 : layer_tolerance(backend, spec, spec.layer_count() - 1)) * std::max(1.0, rms);
 }
 
-double batch_tolerance(const Backend& backend, double rms) {
-  return backend.batch_invariant() ? 0 : logit_tolerance(backend, rms);
+double batch_tolerance(const Backend& backend, const ModelSpec& spec, double rms) {
+  return backend.batch_invariant() ? 0 : logit_tolerance(backend, spec, rms);
 }
 
 double excess(double measured, double bound) {

@@ -26,12 +26,12 @@ double smallest_normal(DType dtype);
 // between.
 double layer_tolerance(const Backend& backend, const ModelSpec& spec, int layer);
 
-// Of logits to those of another implementation in float32, of rms `rms`: 1e-4 up to an rms of 1, relative
-// above.
-double logit_tolerance(const Backend& backend, double rms);
+// Of logits of rms `rms`, relative above an rms of 1: to another implementation in float32 1e-4; with narrow
+// operands what the residual stream may differ by after the last layer.
+double logit_tolerance(const Backend& backend, const ModelSpec& spec, double rms);
 
 // Of logits in two batches or chunkings: a batch-invariant backend promises the same bits.
-double batch_tolerance(const Backend& backend, double rms);
+double batch_tolerance(const Backend& backend, const ModelSpec& spec, double rms);
 
 // measured / bound, so that 1 is the limit; a bound of 0 asks for equality.
 double excess(double measured, double bound);
