@@ -282,6 +282,22 @@ std::vector<double> lightning_slopes(int heads, int layers, double (*factor)(int
   return slopes;
 }
 
+LinearSpec gated_delta_net_spec(const Config& config, double norm_eps) {
+  LinearSpec a;
+  a.family = Family::gated_delta_net;
+  a.key_heads = config.size("linear_num_key_heads", 1024);
+  a.value_heads = config.size("linear_num_value_heads", 1024);
+  a.key_dim = config.size("linear_key_head_dim", 1024);
+  a.value_dim = config.size("linear_value_head_dim", 1024);
+  a.conv_width = config.size("linear_conv_kernel_dim", 64);
+  a.qk_norm = QkNorm::l2;
+  a.scale = 1 / std::sqrt(static_cast<double>(a.key_dim));
+  a.norm_eps = norm_eps;
+  config.check(a.value_heads % a.key_heads == 0, "linear_num_value_heads = ", a.value_heads,
+               " is no multiple of linear_num_key_heads = ", a.key_heads);
+  return a;
+}
+
 LinearSpec mamba2_spec(const Config& config, int heads, int head_dim, int groups, int state,
                        int conv_width) {
   LinearSpec a;

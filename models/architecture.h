@@ -143,6 +143,9 @@ void read_rope(const Config& config, std::optional<double> default_part, int hea
 // number of heads that is no power of two the usual interleaving (ALiBi, arXiv 2108.12409).
 std::vector<double> lightning_slopes(int heads, int layers, double (*factor)(int layer, int layers));
 
+// Gated DeltaNet by the keys linear_num_key_heads, linear_key_head_dim, … that Qwen and OLMo share.
+LinearSpec gated_delta_net_spec(const Config& config, double norm_eps);
+
 // Mamba-2 (arXiv 2405.21060): v = x, k = B, q = C.
 LinearSpec mamba2_spec(const Config& config, int heads, int head_dim, int groups, int state, int conv_width);
 // Its tensors from `in_proj`, rows [z | x | B | C | dt], and the rest at `stored`.

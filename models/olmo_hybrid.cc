@@ -1,7 +1,5 @@
 // OLMo-Hybrid: gated DeltaNet layers with beta up to 2, normed before, and every fourth layer attention of
 // many heads, normed after.
-#include <cmath>
-
 #include "core/check.h"
 #include "models/architecture.h"
 
@@ -21,19 +19,8 @@ ModelSpec spec_of(const Config& config) {
   if (config.has("rope_parameters") || config.has("rope_theta") || config.has("rope_scaling"))
     read_rope(config, {}, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
-  LinearSpec& linear = spec.linear;
-  linear.family = Family::gated_delta_net;
-  linear.key_heads = config.size("linear_num_key_heads", 1024);
-  linear.value_heads = config.size("linear_num_value_heads", 1024);
-  linear.key_dim = config.size("linear_key_head_dim", 1024);
-  linear.value_dim = config.size("linear_value_head_dim", 1024);
-  linear.conv_width = config.size("linear_conv_kernel_dim", 64);
-  linear.qk_norm = QkNorm::l2;
-  linear.scale = 1 / std::sqrt(static_cast<double>(linear.key_dim));
-  linear.beta_scale = config.flag("linear_allow_neg_eigval", true) ? 2 : 1;
-  linear.norm_eps = 1e-5;  // not the config's
-  config.check(linear.value_heads % linear.key_heads == 0, "linear_num_value_heads = ", linear.value_heads,
-               " is no multiple of linear_num_key_heads = ", linear.key_heads);
+  spec.linear = gated_delta_net_spec(config, 1e-5);  // not the config's eps
+  spec.linear.beta_scale = config.flag("linear_allow_neg_eigval", true) ? 2 : 1;
   spec.ffn.inner = config.size("intermediate_size");
   return spec;
 }

@@ -1,7 +1,6 @@
 #include "models/qwen3_5.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/check.h"
 
@@ -72,23 +71,11 @@ ModelSpec qwen_spec(const Config& config) {
   attention.qk_norm = QkNorm::heads;
   read_rope(config, 0.25, attention.head_dim, &attention.rotary_dim, &attention.rope_theta);
 
-  LinearSpec& linear = spec.linear;
-  linear.family = Family::gated_delta_net;
-  linear.key_heads = config.size("linear_num_key_heads", 1024);
-  linear.value_heads = config.size("linear_num_value_heads", 1024);
-  linear.key_dim = config.size("linear_key_head_dim", 1024);
-  linear.value_dim = config.size("linear_value_head_dim", 1024);
-  linear.conv_width = config.size("linear_conv_kernel_dim", 64);
-  linear.qk_norm = QkNorm::l2;
-  linear.scale = 1 / std::sqrt(static_cast<double>(linear.key_dim));
-  linear.norm_eps = spec.norm_eps;
-  config.check(linear.value_heads % linear.key_heads == 0,
-               "linear_num_value_heads = ", linear.value_heads,
-               " is no multiple of linear_num_key_heads = ", linear.key_heads);
+  spec.linear = gated_delta_net_spec(config, spec.norm_eps);
   const std::string gate = config.text("output_gate_type", "swish");
   config.check(gate == "swish" || gate == "silu" || gate == "sigmoid", "output_gate_type \"", gate,
                "\" is not supported (swish, sigmoid are)");
-  linear.gate = gate == "sigmoid" ? Activation::sigmoid : Activation::silu;
+  spec.linear.gate = gate == "sigmoid" ? Activation::sigmoid : Activation::silu;
   config.expect_text("hidden_act", "silu");
   return spec;
 }

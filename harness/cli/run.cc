@@ -63,7 +63,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
       ->check(CLI::ExistingFile);
   command->add_option("--model", settings.context.model,
                       "Model of every case: random:NAME[:SEED] or a folder");
-  command->add_option("--backend", settings.context.backend, "Backend of every case: cpu or cpu64");
+  command->add_option("--backend", settings.context.backend, "Backend of every case: cpu, cpu64, cuda (bfloat16) or cuda32");
   command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");
   command->add_flag("--resume", settings.resume,
                     "Keep the finished cases of an earlier run into the same folder");

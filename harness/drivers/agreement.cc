@@ -38,12 +38,6 @@ std::vector<std::vector<double>> logits_of(const Model& model, const std::vector
   return logits;
 }
 
-double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) largest = worse(largest, std::abs(x[i] - y[i]));
-  return largest;
-}
-
 Result run(const Settings& settings, const ProgressFn& progress) {
   const auto backend = make_backend(settings.choice.backend);
   const Model model = Model::open(*backend, settings.choice.model);
@@ -59,16 +53,14 @@ Result run(const Settings& settings, const ProgressFn& progress) {
     progress(done++ / static_cast<double>(settings.lengths.size()), str(length, " tokens"));
     const Tokens prompt = random_tokens(length, spec.vocabulary, kSeed);
     const std::vector<double> whole = logits_of(model, {prompt}, length)[0];
-    double squares = 0;
-    for (const double x : whole) squares += x * x;
-    const double rms = std::sqrt(squares / static_cast<double>(whole.size()));
-    if (!std::isfinite(rms) || rms == 0) {
+    const double size = rms(whole);
+    if (!std::isfinite(size) || size == 0) {
       result.verdict = Verdict::fail;
-      result.why = str(length, " tokens: the logits are ", rms == 0 ? "all zero" : "not finite");
+      result.why = str(length, " tokens: the logits are ", size == 0 ? "all zero" : "not finite");
       return result;
     }
-    const double bound = batch_tolerance(*backend, spec, rms);
-    std::vector<Cell> row = {Cell(length), Cell(rms)};
+    const double bound = batch_tolerance(*backend, spec, size);
+    std::vector<Cell> row = {Cell(length), Cell(size)};
     for (const auto& [name, rows] : {std::pair{"chunked", settings.chunk}, {"decoded", int64_t{1}}}) {
       const double difference = largest_difference(whole, logits_of(model, {prompt}, rows)[0]);
       result.values.push_back({str("difference.", name, ".", length), difference, "logits"});

@@ -1,3 +1,5 @@
+#include <memory>
+
 #include "core/check.h"
 #include "harness/assets.h"
 #include "harness/backends.h"
@@ -8,18 +10,18 @@
 namespace hypic {
 namespace {
 
-Result run(const ModelChoice& choice, const std::string& path, const ProgressFn& progress) {
+// `reference` is null where none was named.
+Result run(const ModelChoice& choice, const ReferenceLogits* reference, const ProgressFn& progress) {
   Result result;
-  if (path.empty()) {
+  if (!reference) {
     result.verdict = Verdict::skip;
     result.why = "no reference logits: name them by --logits";
     return result;
   }
-  const ReferenceLogits reference = load_reference_logits(path);
   const auto backend = make_backend(choice.backend);
-  if (!can_judge(*backend, reference)) {
+  if (!can_judge(*backend, *reference)) {
     result.verdict = Verdict::skip;
-    result.why = str(path, ": has no bfloat16.N, the reference's own bfloat16 logits, to tell how far backend ",
+    result.why = str(reference->path, ": has no bfloat16.N, the reference's own bfloat16 logits, to tell how far backend ",
                      choice.backend, " may be off");
     return result;
   }
@@ -29,7 +31,7 @@ Result run(const ModelChoice& choice, const std::string& path, const ProgressFn&
               {"reference", "tokens", "rms", "largest difference", "bound", "KL (nats)", "top-1"},
               {}};
   for (const LogitDifference& d :
-       compare_logits(model, reference, [&](double share) { progress(share, choice.model); })) {
+       compare_logits(model, *reference, [&](double share) { progress(share, choice.model); })) {
     result.values.push_back({"difference." + d.name, d.difference, "logits"});
     result.values.push_back({"excess." + d.name, excess(d.difference, d.bound), "bounds"});
     table.rows.push_back({d.name, Cell(d.length), Cell(d.rms), Cell(d.difference, Format::scientific),
@@ -37,7 +39,7 @@ Result run(const ModelChoice& choice, const std::string& path, const ProgressFn&
                           d.same_top1 ? "same" : "other"});
   }
   result.tables = {std::move(table)};
-  result.note = str(model.spec().name, " on ", choice.backend, " against ", path, ".");
+  result.note = str(model.spec().name, " on ", choice.backend, " against ", reference->path, ".");
   return result;
 }
 
@@ -51,8 +53,9 @@ Work prepare_logits(const SuiteCase& suite_case, const std::string& where, const
   const std::string in_suite = parameters.text("logits", "");
   const std::string path = context.logits.empty() && !in_suite.empty() ? asset(in_suite) : context.logits;
   parameters.refuse_others();
-  if (!path.empty()) load_reference_logits(path);
-  return [choice, path](const ProgressFn& progress) { return run(choice, path, progress); };
+  std::shared_ptr<const ReferenceLogits> reference;
+  if (!path.empty()) reference = std::make_shared<ReferenceLogits>(load_reference_logits(path));
+  return [choice, reference](const ProgressFn& progress) { return run(choice, reference.get(), progress); };
 }
 
 }  // namespace hypic

@@ -23,18 +23,6 @@ struct Settings {
 
 using Prompt = std::vector<Tokens>;
 
-double rms_of(const std::vector<double>& x) {
-  double squares = 0;
-  for (const double value : x) squares += value * value;
-  return std::sqrt(squares / static_cast<double>(std::max<size_t>(x.size(), 1)));
-}
-
-double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
-  double largest = 0;
-  for (size_t i = 0; i < x.size(); ++i) largest = worse(largest, std::abs(x[i] - y[i]));
-  return largest;
-}
-
 class LawRun {
  public:
   LawRun(const Settings& settings, const ProgressFn& progress)
@@ -92,7 +80,7 @@ class LawRun {
 
   // NaN logits fail every law.
   double logit_excess(const std::vector<double>& x, const std::vector<double>& y) const {
-    return excess(largest_difference(x, y), batch_tolerance(*backend_, spec(), rms_of(y)));
+    return excess(largest_difference(x, y), batch_tolerance(*backend_, spec(), rms(y)));
   }
 
   std::vector<std::pair<const char*, double>> laws(const Mode& mode) {

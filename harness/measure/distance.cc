@@ -27,6 +27,19 @@ double relative_error(const std::vector<double>& x, const std::vector<double>& y
   return std::sqrt(norm == 0 ? difference : difference / norm);
 }
 
+double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
+  HYPIC_CHECK(x.size() == y.size());
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) largest = worse(largest, std::abs(x[i] - y[i]));
+  return largest;
+}
+
+double rms(const std::vector<double>& x) {
+  double squares = 0;
+  for (const double value : x) squares += value * value;
+  return std::sqrt(squares / static_cast<double>(std::max<size_t>(x.size(), 1)));
+}
+
 double kl_divergence(const std::vector<double>& x, const std::vector<double>& y) {
   HYPIC_CHECK(x.size() == y.size() && !x.empty());
   const double zx = log_sum_exp(x), zy = log_sum_exp(y);

@@ -8,6 +8,12 @@ namespace hypic {
 // ‖x − y‖ / ‖y‖; ‖x‖ where y = 0.
 double relative_error(const std::vector<double>& x, const std::vector<double>& y);
 
+// max |x − y|; NaN where a difference is.
+double largest_difference(const std::vector<double>& x, const std::vector<double>& y);
+
+// √(Σ x² / n); 0 where there is none.
+double rms(const std::vector<double>& x);
+
 // Kullback-Leibler divergence in nats of softmax(y) from softmax(x): Σ p_x (log p_x − log p_y).
 double kl_divergence(const std::vector<double>& x_logits, const std::vector<double>& y_logits);
 

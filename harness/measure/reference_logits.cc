@@ -65,8 +65,7 @@ ReferenceLogits load_reference_logits(const std::string& path) {
     });
     require(wide != reference.entries.end() && wide->logits.size() == narrow.logits.size(), path, ": ", narrow.name,
             " has no logits.", narrow.length, " beside it");
-    for (size_t i = 0; i < narrow.logits.size(); ++i)
-      reference.bfloat16_noise = worse(reference.bfloat16_noise, std::abs(narrow.logits[i] - wide->logits[i]));
+    reference.bfloat16_noise = worse(reference.bfloat16_noise, largest_difference(narrow.logits, wide->logits));
   }
   std::erase_if(reference.entries, of_bfloat16);
   require(!reference.entries.empty(), path, ": holds no logits.N");
@@ -97,12 +96,8 @@ std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceL
     LogitDifference& d = all.emplace_back();
     d.name = name;
     d.length = length;
-    double squares = 0;
-    for (size_t i = 0; i < logits.size(); ++i) {
-      d.difference = worse(d.difference, std::abs(logits[i] - expected[i]));
-      squares += expected[i] * expected[i];
-    }
-    d.rms = std::sqrt(squares / static_cast<double>(expected.size()));
+    d.difference = largest_difference(logits, expected);
+    d.rms = rms(expected);
     d.bound = narrow ? 2 * reference.bfloat16_noise : logit_tolerance(model.backend(), model.spec(), d.rms);
     d.kl = kl_divergence(expected, logits);
     d.same_top1 = argmax(expected) == argmax(logits);
