@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -24,6 +26,17 @@
 namespace hypic {
 
 enum class Activation { identity, silu, sigmoid, relu2 };  // relu2: max(x, 0)²
+
+// Element i of `out`, row-major: mean + deviation · z(i) rounded to bfloat16, in any float dtype that holds it, so that
+// every backend draws the same numbers. z is normal, from uniform numbers of a counter: with
+// u(n) = ((mix(stream + n) >> 11) + ½) · 2⁻⁵³, mix being SplitMix64's output function (Steele, Lea, Flood, OOPSLA 2014),
+// z(i) = √(−2 ln u(2i)) · cos(2π u(2i + 1)), in float64 (Box and Muller 1958).
+struct RandomNormalArgs {
+  Tensor out;  // contiguous
+  uint64_t stream = 0;
+  double mean = 0;
+  double deviation = 1;
+};
 
 struct EmbeddingArgs {
   Tensor tokens;  // [R] i32
@@ -197,9 +210,19 @@ struct GatherRowsArgs {
   Tensor out;   // [n, N]
 };
 
-struct ArgmaxArgs {  // the lowest index wins a tie
-  Tensor x;          // [R, N]
-  Tensor out;        // [R] i32
+// The next token of each row of logits: p = softmax(logits / temperature). Tokens stand in falling
+// order of p, the lower index first among equals. The first top_k stay; of those the shortest prefix
+// whose share of their mass reaches top_p, at least one token (Holtzman et al., arXiv 1904.09751,
+// section 3.1). Of what stays the first token is taken at which the mass so far exceeds uniform times
+// that of all; where greedy, the very first. NaN is never chosen unless all logits are: then 0. −∞ has
+// p = 0; where the largest logit is not finite the row is greedy.
+struct SampleArgs {
+  Tensor logits;       // [R, N] compute or state dtype
+  Tensor temperature;  // [R] state dtype, 0: greedy; empty: all rows are, and the next three are not read
+  Tensor top_k;        // [R] i32, 0 or at least N: all; optional (all)
+  Tensor top_p;        // [R] state dtype, at least 1: all; optional (all)
+  Tensor uniform;      // [R] state dtype in [0, 1), drawn by the host: a seed means the same everywhere
+  Tensor out;          // [R] i32
 };
 
 struct AddRmsNormArgs {  // residual += scale · update (if given); out = norm(residual)
@@ -261,6 +284,9 @@ class Backend {
   virtual DType state_dtype() const = 0;
   // Whether a row gets the same bits alone and in any batch, and a sequence in any split.
   virtual bool batch_invariant() const = 0;
+  // Operations so far by what ran them, such as "attention/plain": proof of which kernel it was. Empty where
+  // there is no choice.
+  virtual std::map<std::string, int64_t> launches() const { return {}; }
 
   // Memory. allocate throws Error when there is none left. Fresh memory holds NaN in every float type.
   virtual size_t available_bytes() const = 0;  // that allocate may still give, as far as is known
@@ -276,6 +302,7 @@ class Backend {
   virtual void begin(const ChainTable& table) = 0;
 
   // Primitives.
+  virtual void random_normal(const RandomNormalArgs&) = 0;
   virtual void embedding(const EmbeddingArgs&) = 0;
   virtual void matmul(const MatmulArgs&) = 0;
   virtual void head_matmul(const HeadMatmulArgs&) = 0;
@@ -293,8 +320,9 @@ class Backend {
   virtual void route(const RouteArgs&) = 0;
   virtual void experts(const ExpertsArgs&) = 0;
   virtual void gather_rows(const GatherRowsArgs&) = 0;
-  virtual void argmax(const ArgmaxArgs&) = 0;
-  // Sums over the ranks of a tensor-parallel group, in place; one rank: nothing to do.
+  virtual void sample(const SampleArgs&) = 0;
+  // Sums over the ranks of a tensor-parallel group, in place; contiguous; one rank: nothing to do. Every rank
+  // calls it with the same shape, in the same order.
   virtual void all_reduce(const Tensor&) {}
 
   // Composites.

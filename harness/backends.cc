@@ -10,10 +10,21 @@ namespace hypic {
 std::unique_ptr<Backend> make_backend(const std::string& name) {
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
-  if (name == "cuda") return cuda::make_cuda_backend(DType::bf16);
-  if (name == "cuda32") return cuda::make_cuda_backend(DType::f32);
+  for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
+    if (name == family || name == str(family, ":fast")) return cuda::make_cuda_backend({.compute = compute});
+    if (name == str(family, ":plain"))
+      return cuda::make_cuda_backend({.compute = compute, .rung = cuda::Rung::plain});
+  }
   if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
-  fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, broken:FAULT");
+  fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT");
+}
+
+std::string on_rung(const std::string& backend, const std::string& rung) {
+  if (rung.empty()) return backend;
+  require(rung == "plain" || rung == "fast", "--rung: must be plain or fast, is \"", rung, "\"");
+  require(backend == "cuda" || backend == "cuda32", "--rung: only of --backend cuda or cuda32",
+          backend.empty() ? "" : ", not of " + backend);
+  return backend + ":" + rung;
 }
 
 }  // namespace hypic

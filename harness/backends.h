@@ -8,8 +8,13 @@
 
 namespace hypic {
 
-// "cpu" (float32), "cpu64" (float64), "cuda" (bfloat16), "cuda32" (float32 operands), or "broken:FAULT": cpu with one operation wrong on purpose
+// "cpu" (float32), "cpu64" (float64), "cuda" (bfloat16), "cuda32" (float32 operands), the latter two on the
+// fast rung or, as "cuda:plain", on the plain one; or "broken:FAULT": cpu with one operation wrong on purpose
 // (harness/cases/broken.h). Error: an unknown name, with those there are.
 std::unique_ptr<Backend> make_backend(const std::string& name);
+
+// `backend` on a rung of kernels, "plain" or "fast" ("": as it is). Error: another rung, or a backend that has
+// none.
+std::string on_rung(const std::string& backend, const std::string& rung);
 
 }  // namespace hypic

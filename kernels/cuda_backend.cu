@@ -1,52 +1,68 @@
 #include "kernels/cuda_backend.h"
 
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
 #include "kernels/common/cuda.cuh"
 #include "kernels/common/device_table.cuh"
+#include "kernels/common/nccl.cuh"
+#include "kernels/common/staging.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
 #include "kernels/ops/attention.cuh"
+#include "kernels/ops/attention_mma.cuh"
 #include "kernels/ops/causal_conv.cuh"
+#include "kernels/ops/causal_conv_rows.cuh"
+#include "kernels/ops/experts_mma.cuh"
 #include "kernels/ops/matmul.cuh"
 #include "kernels/ops/moe.cuh"
 #include "kernels/ops/norm.cuh"
 #include "kernels/ops/pointwise.cuh"
+#include "kernels/ops/random.cuh"
 #include "kernels/ops/rope.cuh"
+#include "kernels/ops/sample.cuh"
 
 namespace hypic::cuda {
 namespace {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(DType compute) : compute_(compute) {
+  explicit CudaBackend(const CudaOptions& options)
+      : options_(options), name_(str(options.compute == DType::f32 ? "cuda32" : "cuda",
+                                     options.rung == Rung::plain ? ":plain" : "")) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     require(error == cudaSuccess && count > 0, "backend ", name(), ": no GPU: ",
             error == cudaSuccess ? "none is there" : cudaGetErrorString(error));
+    require(options.device < count, "backend ", name(), ": device ", options.device, " of ", count);
     cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, 0), "device properties");
+    check(cudaGetDeviceProperties(&properties, options.device), "device properties");
     require(properties.major == 9, "backend ", name(), ": ", properties.name, " is of compute capability ",
             properties.major, ".", properties.minor, "; this build has code for 9.0 (Hopper)");
+    sms_ = properties.multiProcessorCount;
+    check(cudaSetDevice(options.device), "device");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-    check(cublasCreate(&blas_), "handle");
-    check(cublasSetStream(blas_, stream_), "stream");
-    // A workspace of our own makes products the same bits from run to run.
-    check(cudaMalloc(&workspace_, kWorkspace), "cuBLAS workspace");
-    check(cublasSetWorkspace(blas_, workspace_, kWorkspace), "workspace");
     cudaMemPool_t pool;
-    check(cudaDeviceGetDefaultMemPool(&pool, 0), "memory pool");
+    check(cudaDeviceGetDefaultMemPool(&pool, options.device), "memory pool");
     uint64_t keep = UINT64_MAX;  // freed memory stays with the process
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool");
+    staging_.emplace(stream_);
+    products_.emplace();
+    if (options.group.size > 1) group_.emplace(options.group);
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
-    cublasDestroy(blas_);
-    cudaFree(workspace_);
+    group_.reset();
     cudaStreamDestroy(stream_);
   }
 
-  std::string_view name() const override { return compute_ == DType::f32 ? "cuda32" : "cuda"; }
-  DType compute_dtype() const override { return compute_; }
+  std::string_view name() const override { return name_; }
+  DType compute_dtype() const override { return options_.compute; }
   DType state_dtype() const override { return DType::f32; }
-  bool batch_invariant() const override { return false; }  // cuBLAS chooses kernels by the number of rows
+  bool batch_invariant() const override { return false; }  // cuBLASLt chooses kernels by the number of rows
+  std::map<std::string, int64_t> launches() const override { return {launches_.begin(), launches_.end()}; }
+  cudaStream_t stream() const { return stream_; }
 
   size_t available_bytes() const override {
     size_t available = 0, total = 0;
@@ -62,9 +78,7 @@ class CudaBackend final : public Backend {
   void release(void* memory) noexcept override { cudaFreeAsync(memory, stream_); }
   void upload(const Tensor& to, const void* from) override {
     HYPIC_CHECK(to.contiguous());
-    if (to.bytes() > 0) check(cudaMemcpyAsync(to.data, from, to.bytes(), cudaMemcpyHostToDevice, stream_), "upload");
-    // `from` may go at once; pageable memory is staged before the call returns, pinned memory is not.
-    check(cudaStreamSynchronize(stream_), "upload");
+    staging_->upload(to.data, from, static_cast<size_t>(to.bytes()));
   }
   void download(void* to, const Tensor& from) override {
     HYPIC_CHECK(from.contiguous());
@@ -78,41 +92,81 @@ class CudaBackend final : public Backend {
     if (tensor.bytes() > 0) check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), stream_), "fill");
   }
 
-  void begin(const ChainTable& table) override { table_.upload(table, stream_); }
+  void begin(const ChainTable& table) override { table_.upload(table, *staging_, stream_); }
 
-  void embedding(const EmbeddingArgs& a) override { cuda::embedding(a, stream_); }
-  void matmul(const MatmulArgs& a) override { cuda::matmul(a, blas_); }
-  void head_matmul(const HeadMatmulArgs& a) override { cuda::head_matmul(a, blas_); }
-  void add(const AddArgs& a) override { cuda::add(a, stream_); }
-  void rms_norm(const RmsNormArgs& a) override { cuda::rms_norm(a, stream_); }
-  void l2_norm(const L2NormArgs& a) override { cuda::l2_norm(a, stream_); }
-  void gate_mul(const GateMulArgs& a) override { cuda::gate_mul(a, stream_); }
-  void decay_gate(const DecayGateArgs& a) override { cuda::decay_gate(a, stream_); }
-  void sigmoid(const SigmoidArgs& a) override { cuda::sigmoid(a, stream_); }
-  void causal_conv(const CausalConvArgs& a) override { cuda::causal_conv(a, table_, stream_); }
-  void linear_attention(const LinearAttentionArgs& a) override { cuda::linear_attention(a, table_, stream_); }
-  void rope(const RopeArgs& a) override { cuda::rope(a, stream_); }
-  void append_kv(const AppendKvArgs& a) override { cuda::append_kv(a, table_, stream_); }
-  void attention(const AttentionArgs& a) override { cuda::attention(a, table_, stream_); }
-  void route(const RouteArgs& a) override { cuda::route(a, stream_); }
-  void experts(const ExpertsArgs& a) override {
-    const Buffer inner(*this, DType::f32, {a.x[0] * a.experts[1], a.down[2]});
-    cuda::experts(a, inner.tensor().as<float>(), stream_);
+  void random_normal(const RandomNormalArgs& a) override {
+    run("random_normal/plain", cuda::random_normal, a, stream_);
   }
-  void gather_rows(const GatherRowsArgs& a) override { cuda::gather_rows(a, stream_); }
-  void argmax(const ArgmaxArgs& a) override { cuda::argmax(a, stream_); }
+  void embedding(const EmbeddingArgs& a) override { run("embedding/plain", cuda::embedding, a, stream_); }
+  void matmul(const MatmulArgs& a) override { run("matmul/cublas", &Products::matmul, *products_, a, stream_); }
+  void head_matmul(const HeadMatmulArgs& a) override {
+    run("head_matmul/cublas", &Products::head_matmul, *products_, a, stream_);
+  }
+  void add(const AddArgs& a) override { run("add/plain", cuda::add, a, stream_); }
+  void rms_norm(const RmsNormArgs& a) override { run("rms_norm/plain", cuda::rms_norm, a, stream_); }
+  void l2_norm(const L2NormArgs& a) override { run("l2_norm/plain", cuda::l2_norm, a, stream_); }
+  void gate_mul(const GateMulArgs& a) override { run("gate_mul/plain", cuda::gate_mul, a, stream_); }
+  void decay_gate(const DecayGateArgs& a) override { run("decay_gate/plain", cuda::decay_gate, a, stream_); }
+  void sigmoid(const SigmoidArgs& a) override { run("sigmoid/plain", cuda::sigmoid, a, stream_); }
+  void causal_conv(const CausalConvArgs& a) override {
+    if (fast() && causal_conv_rows_takes(a))
+      run("causal_conv/rows", cuda::causal_conv_rows, a, table_, stream_);
+    else
+      run("causal_conv/plain", cuda::causal_conv, a, table_, stream_);
+  }
+  void linear_attention(const LinearAttentionArgs& a) override {
+    run("linear_attention/plain", cuda::linear_attention, a, table_, stream_);
+  }
+  void rope(const RopeArgs& a) override { run("rope/plain", cuda::rope, a, stream_); }
+  void append_kv(const AppendKvArgs& a) override { run("append_kv/plain", cuda::append_kv, a, table_, stream_); }
+  void attention(const AttentionArgs& a) override {
+    if (fast() && attention_mma_takes(a, table_))
+      run("attention/mma", cuda::attention_mma, a, table_, sms_, stream_);
+    else
+      run("attention/plain", cuda::attention, a, table_, stream_);
+  }
+  void route(const RouteArgs& a) override { run("route/plain", cuda::route, a, stream_); }
+  void experts(const ExpertsArgs& a) override {
+    if (fast() && experts_mma_takes(a))
+      run("experts/mma", cuda::experts_mma, a, sms_, stream_);
+    else
+      run("experts/plain", cuda::experts, a, stream_);
+  }
+  void gather_rows(const GatherRowsArgs& a) override { run("gather_rows/plain", cuda::gather_rows, a, stream_); }
+  void sample(const SampleArgs& a) override { run("sample/plain", cuda::sample, a, stream_); }
+  void all_reduce(const Tensor& tensor) override {
+    if (group_) run("all_reduce/nccl", &Communicator::all_reduce, *group_, tensor, stream_);
+  }
 
  private:
-  static constexpr size_t kWorkspace = 32 << 20;
-  const DType compute_;
+  bool fast() const { return options_.rung == Rung::fast; }
+
+  template <class Operation, class... Args>
+  void run(const char* kernel, Operation&& operation, Args&&... args) {
+    ++launches_[kernel];
+    std::invoke(operation, std::forward<Args>(args)...);
+  }
+
+  const CudaOptions options_;
+  const std::string name_;
+  int sms_ = 0;
   cudaStream_t stream_ = nullptr;
-  cublasHandle_t blas_ = nullptr;
-  void* workspace_ = nullptr;
+  std::optional<Staging> staging_;
+  std::optional<Products> products_;
   TableUpload table_;
+  std::optional<Communicator> group_;
+  std::map<std::string, int64_t> launches_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(DType compute) { return std::make_unique<CudaBackend>(compute); }
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+
+void* stream_of(const Backend& backend) {
+  const auto* cuda = dynamic_cast<const CudaBackend*>(&backend);
+  return cuda ? cuda->stream() : nullptr;
+}
 
 }  // namespace hypic::cuda

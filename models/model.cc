@@ -84,7 +84,13 @@ Model Model::open(Backend& backend, const std::string& name) {
   Model model(backend, std::move(source.spec),
               str(fs::canonical(name).string(), ":", checkpoint.stamp(), source.config));
   model.stored_tensors_ = checkpoint.tensor_count();
-  model.fill([&](const TensorSpec& tensor, float* out) { checkpoint.read(tensor, out); });
+  std::vector<float> values;
+  for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
+    values.resize(tensor.size());
+    checkpoint.read(tensor, values.data());
+    model.put(tensor.name, tensor.shape, weight_dtype(backend, tensor), values);
+  }
+  model.put_slopes();
   return model;
 }
 
@@ -94,19 +100,13 @@ const Tensor& Model::weight(const std::string& name) const {
   return found->second;
 }
 
-void Model::fill(const std::function<void(const TensorSpec&, float*)>& elements) {
-  std::vector<float> values;
-  for (const TensorSpec& tensor : tensor_specs(spec_)) {
-    values.resize(tensor.size());
-    elements(tensor, values.data());
-    put(tensor.name, tensor.shape, weight_dtype(*backend_, tensor), values);
-  }
+// Lightning attention's decays are the architecture's own.
+void Model::put_slopes() {
   if (spec_.slopes.empty()) return;
-  // Lightning attention's decays are the architecture's own.
   const int64_t heads = spec_.linear.value_heads;
+  std::vector<float> values(heads);
   for (int l = 0; l < spec_.layer_count(); ++l) {
     if (!spec_.layers[l].linear) continue;
-    values.resize(heads);
     for (int64_t h = 0; h < heads; ++h) values[h] = static_cast<float>(-spec_.slopes[l * heads + h]);
     put(str("layers.", l, ".linear.log_decay"), {heads}, backend_->state_dtype(), values);
   }
@@ -134,7 +134,18 @@ Model Model::random(Backend& backend, ModelSpec spec, uint64_t seed) {
   require_memory(backend, spec);
   Model model(backend, std::move(spec), "");
   model.identity_ = str(kRandom, model.spec_.name, ":", seed);
-  model.fill([&](const TensorSpec& tensor, float* out) { fill_random(model.spec_, tensor, seed, out); });
+  for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
+    const RandomTensor draw = random_tensor(model.spec_, tensor, seed);
+    const DType dtype = weight_dtype(backend, tensor);
+    if (!draw.values.empty()) {
+      model.put(tensor.name, tensor.shape, dtype, draw.values);
+      continue;
+    }
+    Buffer weight(backend, dtype, tensor.shape);
+    backend.random_normal({weight, draw.stream, draw.mean, draw.deviation});
+    model.weights_[tensor.name] = std::move(weight);
+  }
+  model.put_slopes();
   return model;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -42,7 +41,7 @@ class Model {
 
  private:
   Model(Backend& backend, ModelSpec spec, std::string identity);
-  void fill(const std::function<void(const TensorSpec&, float*)>& elements);
+  void put_slopes();
   void put(const std::string& name, const std::vector<int64_t>& shape, DType dtype,
            const std::vector<float>& values);
 

@@ -1,35 +1,16 @@
 #include "models/random_weights.h"
 
 #include <cmath>
-#include <numbers>
 
-#include "core/dtype.h"
+#include "core/counter_bits.h"
 
 namespace hypic {
 namespace {
-
-// SplitMix64 (Steele, Lea, Flood 2014).
-uint64_t mix(uint64_t z) {
-  z += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
 
 uint64_t hash_name(const std::string& name, uint64_t seed) {
   uint64_t h = mix(seed);
   for (const unsigned char c : name) h = mix(h ^ c);
   return h;
-}
-
-// In (0, 1), from a counter.
-double uniform(uint64_t stream, uint64_t i) {
-  return (static_cast<double>(mix(stream + i) >> 11) + 0.5) * 0x1p-53;
-}
-
-double normal(uint64_t stream, uint64_t i) {  // Box and Muller
-  return std::sqrt(-2 * std::log(uniform(stream, 2 * i))) *
-         std::cos(2 * std::numbers::pi * uniform(stream, 2 * i + 1));
 }
 
 // A_log and dt_bias of a layer share their draws.
@@ -83,15 +64,11 @@ double stream_rms(const ModelSpec& spec) {
 
 }  // namespace
 
-void fill_random(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed, float* out) {
-  const int64_t size = tensor.size();
+RandomTensor random_tensor(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed) {
   // Of a matrix for each expert or head [E, N, K], that of one.
   const double fan_in = static_cast<double>(tensor.shape.size() == 1 ? 1 : tensor.shape.back());
-  const uint64_t stream = hash_name(tensor.name, seed);
   const auto normals = [&](double mean, double deviation) {
-    for (int64_t i = 0; i < size; ++i)
-      out[i] = static_cast<float>(
-          BFloat16::from(static_cast<float>(mean + deviation * normal(stream, i))));
+    return RandomTensor{hash_name(tensor.name, seed), mean, deviation, {}};
   };
   const std::string layer = layer_of(tensor.name);
   switch (tensor.init) {
@@ -118,16 +95,17 @@ void fill_random(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed,
     case Init::router_bias:
       return normals(0, 0.02);
     case Init::A_log:
-      for (int64_t h = 0; h < size; ++h)
-        out[h] = static_cast<float>(std::log(decay_of(spec, layer, seed, h).A));
-      return;
-    case Init::dt_bias: {  // [H] or [H, D]
-      const int64_t channels = size / tensor.shape[0];
-      for (int64_t i = 0; i < size; ++i)
-        out[i] = static_cast<float>(std::log(std::expm1(decay_of(spec, layer, seed, i / channels).step)));
-      return;
-    }
+    case Init::dt_bias:
+      break;
   }
+  RandomTensor gates;
+  const int64_t channels = tensor.size() / tensor.shape[0];  // [H] or [H, D]
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const DecayDraw draw = decay_of(spec, layer, seed, i / channels);
+    gates.values.push_back(static_cast<float>(tensor.init == Init::A_log ? std::log(draw.A)
+                                                                         : std::log(std::expm1(draw.step))));
+  }
+  return gates;
 }
 
 }  // namespace hypic

@@ -6,12 +6,20 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "models/spec.h"
 
 namespace hypic {
 
-// Fills out[product of the shape]; depends only on the spec, the tensor's name and the seed.
-void fill_random(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed, float* out);
+// A tensor as Backend::random_normal draws it, or, of the few gates that are not normal, its values.
+struct RandomTensor {
+  uint64_t stream = 0;
+  double mean = 0, deviation = 0;
+  std::vector<float> values;
+};
+
+// Depends only on the spec, the tensor's name and the seed.
+RandomTensor random_tensor(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed);
 
 }  // namespace hypic

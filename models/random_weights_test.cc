@@ -23,10 +23,11 @@ const TensorSpec& tensor_of(const std::vector<TensorSpec>& tensors, const std::s
 }
 
 std::vector<float> fill(const ModelSpec& spec, const TensorSpec& tensor, uint64_t seed) {
-  int64_t size = 1;
-  for (const int64_t n : tensor.shape) size *= n;
-  std::vector<float> values(size, NAN);
-  fill_random(spec, tensor, seed, values.data());
+  const RandomTensor draw = random_tensor(spec, tensor, seed);
+  if (!draw.values.empty()) return draw.values;
+  std::vector<float> values(tensor.size(), NAN);
+  reference::make_cpu_backend()->random_normal(
+      {Tensor(values.data(), {tensor.size()}), draw.stream, draw.mean, draw.deviation});
   return values;
 }
 

@@ -12,7 +12,9 @@
 #include "reference/ops/moe.h"
 #include "reference/ops/norm.h"
 #include "reference/ops/pointwise.h"
+#include "reference/ops/random.h"
 #include "reference/ops/rope.h"
+#include "reference/ops/sample.h"
 
 namespace hypic::reference {
 namespace {
@@ -64,6 +66,7 @@ class CpuBackend final : public Backend {
 
   void begin(const ChainTable& table) override { table_ = &table; }
 
+  void random_normal(const RandomNormalArgs& a) override { reference::random_normal(a); }
   void embedding(const EmbeddingArgs& a) override { reference::embedding<T>(a); }
   void matmul(const MatmulArgs& a) override { reference::matmul<T>(a); }
   void head_matmul(const HeadMatmulArgs& a) override { reference::head_matmul<T>(a); }
@@ -81,7 +84,7 @@ class CpuBackend final : public Backend {
   void route(const RouteArgs& a) override { reference::route<T>(a); }
   void experts(const ExpertsArgs& a) override { reference::experts<T>(a); }
   void gather_rows(const GatherRowsArgs& a) override { reference::gather_rows<T>(a); }
-  void argmax(const ArgmaxArgs& a) override { reference::argmax<T>(a); }
+  void sample(const SampleArgs& a) override { reference::sample<T>(a); }
 
  private:
   // An empty vector may have no address, which memmove would not take.

@@ -1,8 +1,10 @@
 #include "serving/engine.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
+#include "core/philox.h"
 
 namespace hypic {
 namespace {
@@ -18,12 +20,31 @@ const EngineOptions& checked(const EngineOptions& options) {
   return options;
 }
 
+const Sampling& checked(const Sampling& sampling) {
+  const auto& [temperature, top_k, top_p, seed] = sampling;
+  require(std::isfinite(temperature) && temperature >= 0,
+          "temperature must be finite and at least 0, is ", temperature);
+  require(top_k >= 0, "top_k must be at least 0, is ", top_k);
+  require(0 < top_p && top_p <= 1, "top_p must be above 0 and at most 1, is ", top_p);
+  return sampling;
+}
+
+// One number a row, in the state dtype.
+Buffer state_numbers(Backend& backend, const std::vector<double>& numbers) {
+  Buffer buffer(backend, backend.state_dtype(), {static_cast<int64_t>(numbers.size())});
+  const std::vector<float> single(numbers.begin(), numbers.end());
+  const bool wide = backend.state_dtype() == DType::f64;
+  backend.upload(buffer, wide ? static_cast<const void*>(numbers.data()) : single.data());
+  return buffer;
+}
+
 }  // namespace
 
 struct Engine::Running {
   std::vector<Tokens> segments;
   Response response;
   int32_t max_tokens = 0;
+  Sampling sampling;
   int32_t state = kNone;
   int32_t kept_state = kNone;  // the state before the question
   int32_t kept_from = kNone;   // where the forwards leave it, if not there
@@ -146,6 +167,7 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
           " tokens and ", request.max_tokens, " new ones exceed the model's ",
           model_.spec().max_positions, " positions");
   running.max_tokens = request.max_tokens;
+  running.sampling = checked(request.sampling);
   running.position = static_cast<int32_t>(total);
   running.state = states_.take();
 
@@ -280,17 +302,44 @@ void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batc
     const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
                         {n, model_.spec().vocabulary});
     forward(model_, pools_, table, logits, {options.tap, options.hooks});
-    for (int64_t i = 0; i < n; ++i)
-      batch.running[plan.logit_owners[t][i]].response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
+    std::vector<Running*> owners;
+    for (int64_t i = 0; i < n; ++i) {
+      owners.push_back(&batch.running[plan.logit_owners[t][i]]);
+      owners.back()->response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
+    }
+    sample(logits, owners);
   }
 }
 
-void Engine::decode(Batch& batch) {
-  for (Running& r : batch.running) {
-    const auto& logits = r.response.logits;
-    r.response.tokens.push_back(
-        static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+// Appends to each row's response the token that comes next.
+void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows) {
+  if (rows.empty()) return;
+  Backend& backend = model_.backend();
+  const int64_t n = static_cast<int64_t>(rows.size());
+  std::vector<double> temperature, top_p, uniform;
+  std::vector<int32_t> top_k;
+  for (const Running* r : rows) {
+    temperature.push_back(r->sampling.temperature);
+    top_k.push_back(r->sampling.top_k);
+    top_p.push_back(r->sampling.top_p);
+    uniform.push_back(philox_uniform(r->sampling.seed, r->position));
   }
+  const Buffer out(backend, DType::i32, {n});
+  if (std::all_of(temperature.begin(), temperature.end(), [](double t) { return t == 0; })) {
+    backend.sample({.logits = logits, .out = out});
+  } else {
+    const Buffer temperatures = state_numbers(backend, temperature),
+                 top_ps = state_numbers(backend, top_p), uniforms = state_numbers(backend, uniform),
+                 top_ks(backend, DType::i32, {n});
+    backend.upload(top_ks, top_k.data());
+    backend.sample({logits, temperatures, top_ks, top_ps, uniforms, out});
+  }
+  Tokens tokens(n);
+  backend.download(tokens.data(), out);
+  for (int64_t i = 0; i < n; ++i) rows[i]->response.tokens.push_back(tokens[i]);
+}
+
+void Engine::decode(Batch& batch) {
   for (;;) {
     std::vector<DecodeRow> rows;
     std::vector<Running*> active;
@@ -305,12 +354,8 @@ void Engine::decode(Batch& batch) {
     Backend& backend = model_.backend();
     const int64_t n = static_cast<int64_t>(rows.size());
     const Buffer logits(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
-    const Buffer best(backend, DType::i32, {n});
     forward(model_, pools_, table, logits);
-    backend.argmax({logits, best});
-    Tokens tokens(n);
-    backend.download(tokens.data(), best);
-    for (int64_t i = 0; i < n; ++i) active[i]->response.tokens.push_back(tokens[i]);
+    sample(logits, active);
   }
 }
 

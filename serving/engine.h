@@ -2,6 +2,7 @@
 // decodes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -22,13 +23,22 @@ struct EngineOptions {
   Faults faults;            // tests only
 };
 
+// How tokens are chosen; core/backend.h SampleArgs says what the first three mean.
+struct Sampling {
+  double temperature = 0;  // 0: greedy
+  int top_k = 0;           // 0: all
+  double top_p = 1;
+  uint64_t seed = 0;  // a token depends on it, its position and its logits, never on the batch
+};
+
 struct Request {
   std::vector<Tokens> segments;  // in prompt order, the question last; empty ones are dropped
   int32_t max_tokens = 1;
+  Sampling sampling;
 };
 
 struct Response {
-  Tokens tokens;               // greedy
+  Tokens tokens;
   std::vector<double> logits;  // of the first token
   // By layer, for linear layers [Hv · d_k · d_v]: the state before the question. On demand.
   std::vector<std::vector<double>> state_before_question;
@@ -51,7 +61,8 @@ class Engine {
   Engine(const Model& model, const EngineOptions& options);
 
   // Prefills all requests at once, then decodes each to its max_tokens. Equal misses are computed
-  // once. Error: a prompt without a question, tokens outside the vocabulary, pools too small.
+  // once. Error: a prompt without a question, tokens outside the vocabulary, sampling out of
+  // bounds, pools too small.
   RunResult run(const std::vector<Request>& requests, const Mode& mode,
                 const RunOptions& options = {});
 
@@ -78,6 +89,7 @@ class Engine {
   void run_tables(const Plan& plan, const RunOptions& options, Batch& batch);
   void store_builds(Batch& batch);
   void store_prefixes(Batch& batch);
+  void sample(const Tensor& logits, const std::vector<Running*>& rows);
   void decode(Batch& batch);
 
   void copy_state(int32_t to, int32_t from);

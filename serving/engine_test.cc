@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <random>
+#include <set>
 
 #include "reference/cpu_backend.h"
 
@@ -274,12 +275,72 @@ TEST(Engine, AnySegmentsAndSeams) {
   });
 }
 
+TEST(Engine, SampledTokensDependOnTheirSeedAndNotOnTheBatch) {
+  const auto a = prompt();
+  const std::vector<Tokens> b = {a[1], a[0], random_tokens(9, 8)};
+  const Request requests[] = {{a, 6, {.temperature = 1, .seed = 7}},
+                              {b, 4, {.temperature = 2, .top_k = 40, .seed = 7}},
+                              {a, 6, {.temperature = 1, .top_p = 0.9, .seed = 8}},
+                              {b, 5, {}}};
+  for (const bool wide : {true, false}) {
+    std::vector<Tokens> alone;
+    for (const Request& request : requests) {
+      Fixture f({.max_rows = 29}, kHybrid, wide);
+      for (int run = 0; run < 2; ++run)
+        alone.push_back(
+            f.engine.run({request}, mode_named("transition_rope_seam")).responses[0].tokens);
+      EXPECT_EQ(alone.back(), alone[alone.size() - 2]);
+    }
+    Fixture f({}, kHybrid, wide);
+    const RunResult batch = f.engine.run({requests[0], requests[1], requests[2], requests[3]},
+                                         mode_named("transition_rope_seam"));
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(batch.responses[i].tokens, alone[2 * i]) << "request " << i;
+  }
+}
+
+TEST(Engine, AnotherSeedGivesOtherTokens) {
+  Fixture f;
+  std::set<Tokens> answers;
+  std::set<int32_t> first;
+  for (const uint64_t seed : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const Request request{prompt(), 4, {.temperature = 1, .seed = seed}};
+    const Tokens tokens = f.engine.run({request}, mode_named("prefix")).responses[0].tokens;
+    answers.insert(tokens);
+    first.insert(tokens[0]);
+  }
+  EXPECT_EQ(answers.size(), 8u);
+  EXPECT_GE(first.size(), 4u);  // the first token is drawn as well
+}
+
+TEST(Engine, WithoutTemperatureOrWithoutChoiceTokensAreGreedy) {
+  Fixture f;
+  const Tokens greedy = f.run(prompt(), "full", 4).tokens;
+  for (const Sampling& sampling : {Sampling{.top_k = 5, .top_p = 0.5, .seed = 3},
+                                   Sampling{.temperature = 2, .top_k = 1, .seed = 3},
+                                   Sampling{.temperature = 2, .top_p = 1e-9, .seed = 3}})
+    EXPECT_EQ(
+        f.engine.run({{prompt(), 4, sampling}}, mode_named("full")).responses[0].tokens, greedy);
+}
+
+// A token's random number is that of its position, so what was drawn may be prefilled.
+TEST(Engine, SampledDecodeIsPrefillOfTheLongerPrompt) {
+  Fixture f;
+  Request request{prompt(), 5, {.temperature = 1, .top_p = 0.95, .seed = 1}};
+  const Tokens tokens = f.engine.run({request}, mode_named("full")).responses[0].tokens;
+  request.max_tokens = 1;
+  for (const int32_t token : tokens) {
+    EXPECT_EQ(f.engine.run({request}, mode_named("full")).responses[0].tokens[0], token);
+    request.segments.back().push_back(token);
+  }
+}
+
 TEST(Engine, RefusesBadRequestsAndKeepsNothingOfThem) {
   Fixture f({.pools = {.state_slots = 4, .operator_slots = 2, .pages = 6, .page_size = 16}});
   const auto refused = [&](const std::vector<Tokens>& segments, const char* what,
-                           int max_tokens = 1) {
+                           int max_tokens = 1, const Sampling& sampling = {}) {
     try {
-      f.run(segments, "transition_rope_seam", max_tokens);
+      f.engine.run({{segments, max_tokens, sampling}}, mode_named("transition_rope_seam"));
       ADD_FAILURE() << "accepted; expected: " << what;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
@@ -292,6 +353,11 @@ TEST(Engine, RefusesBadRequestsAndKeepsNothingOfThem) {
   refused({{-1}}, "vocabulary");
   refused({{1}}, "max_tokens", 0);
   refused({{1}}, "positions", 1 << 30);
+  for (const double temperature : {-1e-9, double{INFINITY}, double{NAN}})
+    refused({{1}}, "temperature must be", 1, {.temperature = temperature});
+  refused({{1}}, "top_k must be", 1, {.top_k = -1});
+  for (const double top_p : {0.0, 1.001, double{NAN}})
+    refused({{1}}, "top_p must be", 1, {.top_p = top_p});
   refused(prompt(), "free");  // three residues, two operator slots
   refused({random_tokens(40, 1), random_tokens(60, 2)}, "K, V page");
 }

@@ -25,6 +25,9 @@ expect 0 '"relocatable": true' families --json
 expect 0 "qwen3.5-27b" models
 expect 0 '"parameters"' models --json
 expect 2 "no such file" run no/such.json --out "$out/a"
+expect 2 "--rung: only of --backend cuda or cuda32, not of cpu" conformance --backend cpu --rung plain
+expect 2 "--rung: must be plain or fast" run suites/quick.json --backend cuda --rung best
+expect 0 "SKIP" run suites/multi_gpu.json --out "$out/g"
 expect 2 "time-budget" run suites/quick.json --time-budget x
 expect 2 "must not be negative" run suites/quick.json --time-budget=-1
 expect 2 "no case's name contains" run suites/quick.json --filter zzz --dry-run
@@ -93,6 +96,6 @@ expect 2 'unknown operation "none"; known: linear_attention' conformance --op no
 expect 2 'no case' conformance --filter zzz
 expect 2 "no regular expression" conformance --filter "("
 expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken none
-expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, broken:FAULT' conformance --backend none
+expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT' conformance --backend none
 [ $status -eq 0 ] && echo "the program answers as documented"
 exit $status

@@ -1,7 +1,8 @@
 #!/bin/sh
 # A folder that runs hypic on a GPU machine with only the driver and the CUDA libraries:
 #   sh tools/device-bundle.sh [FOLDER]      (default build/bundle; needs a build with CUDA, and patchelf)
-# It holds the stripped program and, in lib/, what Debian's packages brought; cuBLAS comes from the GPU machine.
+# It holds the stripped programs and, in lib/, what Debian's packages brought; cuBLAS and, for several GPUs, NCCL come
+# from the GPU machine. In the end each program is resolved in a bare root, where only glibc is besides.
 # Suites, models and datasets are read from the tree, so run it there: FOLDER/hypic conformance --backend cuda
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,8 +13,9 @@ ldd "$program" | grep -q libcublas || { echo "$program: built without CUDA" >&2;
 command -v patchelf >/dev/null || { echo "patchelf is missing: apt-get install patchelf" >&2; exit 2; }
 rm -rf "$bundle"
 mkdir -p "$bundle/lib"
-strip -o "$bundle/hypic" "$program"
-ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | while read -r name path; do
+programs="hypic hypic-bench"
+for name in $programs; do strip -o "$bundle/$name" "build/release/$name"; done
+ldd build/release/hypic build/release/hypic-bench | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
   case $name in
     libcublas*|libc.so*|libm.so*|libdl.so*|librt.so*|libpthread.so*|ld-linux*) ;;  # the GPU machine's
     libicudata*)
@@ -28,10 +30,24 @@ ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | while read -r n
     *) strip -o "$bundle/lib/$name" "$(readlink -f "$path")" 2>/dev/null || cp -L "$path" "$bundle/lib/$name" ;;
   esac
 done
-for file in "$bundle"/hypic "$bundle"/lib/*; do
-  case $file in */hypic) origin='$ORIGIN/lib' ;; *) origin='$ORIGIN' ;; esac
+for file in "$bundle"/hypic* "$bundle"/lib/*; do
+  case $file in */hypic*) origin='$ORIGIN/lib' ;; *) origin='$ORIGIN' ;; esac
   patchelf --set-rpath "$origin" "$file"
 done
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+loader=$(readelf -l "$program" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
+mkdir -p "$root$(dirname "$loader")"
+for file in "$loader" $(ldd "$program" | awk '$1 ~ /^lib(c|m|dl|rt|pthread)\.so/ {print $3}'); do
+  cp -L "$file" "$root$(dirname "$loader")/"
+done
+cp -r "$bundle" "$root/bundle"
+echo | cc -x c -shared -Wl,-soname,libcublasLt.so.13 -o "$root$(dirname "$loader")/libcublasLt.so.13" -  # the GPU machine's
+for name in $programs; do
+  LD_LIBRARY_PATH="$(dirname "$loader")" unshare -r chroot "$root" "$loader" --list "/bundle/$name" > "$root/$name.txt" 2>&1 ||
+    { echo "$bundle/$name: cannot be resolved in a bare root: $(tail -1 "$root/$name.txt")" >&2; exit 1; }
+done
+echo "$bundle: resolves in a bare root of glibc and cuBLAS alone"
 size=$(du -sm "$bundle" | cut -f1)
 echo "$bundle: $size MiB"
 [ "$size" -le 24 ] || { echo "$bundle: more than 24 MiB" >&2; exit 1; }

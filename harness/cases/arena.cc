@@ -132,6 +132,26 @@ Array Arena::read(const Tensor& tensor) const {
   HYPIC_CHECK(false, "a tensor of another arena");
 }
 
+std::vector<std::vector<std::byte>> Arena::save() const {
+  std::vector<std::vector<std::byte>> saved;
+  for (const Entry& entry : entries_)
+    if (!entry.constant) saved.push_back(download(entry));
+  return saved;
+}
+
+void Arena::restore(const std::vector<std::vector<std::byte>>& saved) {
+  auto bytes = saved.begin();
+  for (const Entry& entry : entries_)
+    if (!entry.constant) backend_.upload(entry.memory.tensor(), (bytes++)->data());
+}
+
+std::string Arena::first_change(const std::vector<std::vector<std::byte>>& saved) const {
+  auto bytes = saved.begin();
+  for (const Entry& entry : entries_)
+    if (!entry.constant && download(entry) != *bytes++) return entry.name;
+  return {};
+}
+
 std::vector<std::string> Arena::violations() const {
   std::vector<std::string> lines;
   for (const Entry& entry : entries_) {

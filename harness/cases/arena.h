@@ -39,6 +39,12 @@ class Arena {
   // What the tensor holds now.
   Array read(const Tensor& tensor) const;
 
+  // The bytes of all that an operation may write, and back.
+  std::vector<std::vector<std::byte>> save() const;
+  void restore(const std::vector<std::vector<std::byte>>& saved);
+  // The first output whose bytes are not those saved; empty: none.
+  std::string first_change(const std::vector<std::vector<std::byte>>& saved) const;
+
   // One line for each buffer that was written where it must not be.
   std::vector<std::string> violations() const;
 

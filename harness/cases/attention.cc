@@ -230,6 +230,23 @@ void heads(Context& c) {
         .run(str(h.q, " of ", h.kv, " heads, ", h.D, " wide, rotary ", h.rotary_dim));
 }
 
+// Heads as wide as models have them, which kernels for tensor cores ask for: tiles of rows that no length divides,
+// decode over many keys beside prefill, seams among residues, some of them seen by a part of a tile only.
+void wide(Context& c) {
+  std::vector<int32_t> seams = range(0, 8);
+  for (const int32_t p : range(73, 81)) seams.push_back(p);
+  for (const int32_t p : range(200, 221)) seams.push_back(p);
+  const std::vector<Sequence> sequences = {
+      {range(0, 70)}, {range(300, 301), 300}, {}, {seams, 0, {{8, 73, 0, 0}, {8, 127, 73, 73}}}, {range(17, 50), 17}};
+  for (const Heads& h : {Heads{8, 1, 64, 64, 64}, Heads{4, 4, 64, 64, 0, 1e4, 8}, Heads{6, 2, 128, 128, 128, 1e6},
+                         Heads{16, 2, 256, 256, 64, 1e7}})
+    Store(c, h, sequences).run(str(h.q, " of ", h.kv, " heads, ", h.D, " wide, rotary ", h.rotary_dim));
+  std::vector<int32_t> far;
+  for (const int32_t p : seams) far.push_back(p + 200000);
+  Store(c, {8, 1, 128, 128, 64, 1e7}, {{far, 0, {{8, 73, 200000, 200000}, {8, 127, 200073, 0}}}})
+      .run("at 200000, one residue not relocated");
+}
+
 // Decode and chunked prefill: earlier forwards have put tokens in.
 void continued(Context& c) {
   Store(c, {}, {{range(33, 34), 33}, {range(16, 17), 16}, {range(50, 90), 50}, {range(0, 1)}})
@@ -298,6 +315,7 @@ std::vector<Case> attention_cases() {
   };
   return {attention("lengths", lengths),
           attention("heads", heads),
+          attention("wide", wide),
           attention("continued", continued),
           attention("residues", residues),
           attention("fault_16_empty_parts", fault_empty_parts),

@@ -37,6 +37,7 @@ struct Replaced {
   Operation<MatmulArgs> matmul;
   Operation<HeadMatmulArgs> head_matmul;
   Operation<AddArgs> add;
+  Operation<RandomNormalArgs> random_normal;
   Operation<RmsNormArgs> rms_norm;
   Operation<L2NormArgs> l2_norm;
   Operation<GateMulArgs> gate_mul;
@@ -50,7 +51,7 @@ struct Replaced {
   Operation<RouteArgs> route;
   Operation<ExpertsArgs> experts;
   Operation<GatherRowsArgs> gather_rows;
-  Operation<ArgmaxArgs> argmax;
+  Operation<SampleArgs> sample;
   Operation<AddRmsNormArgs> add_rms_norm;
   Operation<ConvGatesArgs> conv_gates;
   Operation<QkNormAppendArgs> qk_norm_append;
@@ -90,6 +91,7 @@ class BrokenBackend final : public Backend {
     ++intact_.calls;                           \
     replaced_.name(intact_, a);                \
   }
+  HYPIC_OPERATION(cpu_->, random_normal, RandomNormalArgs)
   HYPIC_OPERATION(cpu_->, embedding, EmbeddingArgs)
   HYPIC_OPERATION(cpu_->, matmul, MatmulArgs)
   HYPIC_OPERATION(cpu_->, head_matmul, HeadMatmulArgs)
@@ -107,7 +109,7 @@ class BrokenBackend final : public Backend {
   HYPIC_OPERATION(cpu_->, route, RouteArgs)
   HYPIC_OPERATION(cpu_->, experts, ExpertsArgs)
   HYPIC_OPERATION(cpu_->, gather_rows, GatherRowsArgs)
-  HYPIC_OPERATION(cpu_->, argmax, ArgmaxArgs)
+  HYPIC_OPERATION(cpu_->, sample, SampleArgs)
   HYPIC_OPERATION(Backend::, add_rms_norm, AddRmsNormArgs)
   HYPIC_OPERATION(Backend::, conv_gates, ConvGatesArgs)
   HYPIC_OPERATION(Backend::, qk_norm_append, QkNormAppendArgs)
@@ -641,6 +643,50 @@ void short_chunk_window(Intact& x, CausalConvArgs a) {
       std::fill_n(row(a.window, chain.state, i), a.x[1], 0.0f);
 }
 
+enum class Drawing { last_tie_kept, nucleus_too_small, index_order };
+
+// Of the rows that are not greedy.
+Operation<SampleArgs> drawing(Drawing flaw) {
+  return [flaw](Intact& x, SampleArgs a) {
+    x.cpu.sample(a);
+    for (int64_t r = 0; r < a.logits[0] && a.temperature; ++r) {
+      const float* logits = row(a.logits, r);
+      const double temperature = *row(a.temperature, r);
+      const double top_p = a.top_p ? *row(a.top_p, r) : 1;
+      const size_t top_k = a.top_k ? a.top_k.as<int32_t>()[r] : 0;
+      std::vector<int32_t> order;
+      for (int32_t i = 0; i < a.logits[1]; ++i)
+        if (logits[i] > -INFINITY) order.push_back(i);
+      std::sort(order.begin(), order.end(), [&](int32_t i, int32_t j) {
+        if (logits[i] != logits[j]) return logits[i] > logits[j];
+        return flaw == Drawing::last_tie_kept ? i > j : i < j;
+      });
+      if (temperature == 0 || order.empty() || std::isinf(logits[order[0]])) continue;
+      const double top = logits[order[0]];
+      if (0 < top_k && top_k < order.size()) order.resize(top_k);
+      // Of the first 1, 2, … of them.
+      const auto masses = [&] {
+        std::vector<double> sums;
+        double sum = 0;
+        for (const int32_t i : order)
+          sums.push_back(sum += std::exp((logits[i] - top) / temperature));
+        return sums;
+      };
+      if (top_p < 1) {
+        const std::vector<double> sums = masses();
+        size_t kept = 1;
+        while (kept < order.size() && sums[kept - 1] < top_p * sums.back()) ++kept;
+        order.resize(flaw == Drawing::nucleus_too_small && kept > 1 ? kept - 1 : kept);
+      }
+      if (flaw == Drawing::index_order) std::sort(order.begin(), order.end());
+      const std::vector<double> sums = masses();
+      size_t n = 0;
+      while (n + 1 < order.size() && sums[n] <= *row(a.uniform, r) * sums.back()) ++n;
+      a.out.as<int32_t>()[r] = order[n];
+    }
+  };
+}
+
 std::vector<Entry> other_faults() {
   return {
       {{"conv_rows_contiguous", "rows of a strided input are taken to be contiguous", 11,
@@ -716,6 +762,13 @@ std::vector<Entry> other_faults() {
        {.rope = rotation(float_angle, neox_pair)}},
       {{"adjacent_pairs", "rotary pairs are (2i, 2i + 1)", 0, "rope/partial"},
        {.rope = rotation(exact_angle, adjacent_pair)}},
+      {{"random_stream_shifted", "random numbers begin with the second of their stream", 0,
+        "random_normal"},
+       {.random_normal =
+            [](Intact& x, RandomNormalArgs a) {
+              a.stream += 2;
+              x.cpu.random_normal(a);
+            }}},
       {{"one_plus_weight_ignored", "the norm multiplies by weight instead of 1 + weight", 0,
         "rms_norm/sizes"},
        {.rms_norm =
@@ -750,17 +803,38 @@ std::vector<Entry> other_faults() {
               a.step_max = std::numeric_limits<double>::infinity();
               x.cpu.decay_gate(a);
             }}},
-      {{"last_tie_wins", "argmax takes the highest index among equals", 0, "argmax"},
-       {.argmax =
-            [](Intact&, ArgmaxArgs a) {
-              for (int64_t r = 0; r < a.x[0]; ++r) {
-                const float* x = row(a.x, r);
+      {{"last_tie_wins", "a greedy token is the highest index among equals", 0, "sample/greedy"},
+       {.sample =
+            [](Intact& x, SampleArgs a) {
+              x.cpu.sample(a);
+              for (int64_t r = 0; r < a.logits[0]; ++r) {
+                if (a.temperature && *row(a.temperature, r) > 0) continue;
+                const float* logits = row(a.logits, r);
                 int32_t best = 0;
-                for (int32_t i = 1; i < a.x[1]; ++i)
-                  if (x[i] >= x[best]) best = i;
+                for (int32_t i = 1; i < a.logits[1]; ++i)
+                  if (logits[i] >= logits[best]) best = i;
                 a.out.as<int32_t>()[r] = best;
               }
             }}},
+      {{"temperature_multiplies", "logits are multiplied by the temperature", 0,
+        "sample/distribution"},
+       {.sample =
+            [](Intact& x, SampleArgs a) {
+              if (!a.temperature) return x.cpu.sample(a);
+              const Copy temperature(a.temperature);
+              for (int64_t r = 0; r < a.logits[0]; ++r)
+                if (*row(a.temperature, r) > 0) *row(a.temperature, r) = 1 / *row(a.temperature, r);
+              x.cpu.sample(a);
+            }}},
+      {{"last_top_k_tie_kept", "top-k keeps the highest index among equals", 0,
+        "sample/distribution"},
+       {.sample = drawing(Drawing::last_tie_kept)}},
+      {{"nucleus_too_small", "top-p leaves out the token that reaches the mass", 0,
+        "sample/distribution"},
+       {.sample = drawing(Drawing::nucleus_too_small)}},
+      {{"drawn_in_index_order", "the cumulative mass runs over the tokens by index", 0,
+        "sample/distribution"},
+       {.sample = drawing(Drawing::index_order)}},
       {{"batch_dependent_sum", "a row's sum depends on the rows beside it", 0, "matmul/batch"},
        {.matmul =
             [](Intact& x, MatmulArgs a) {

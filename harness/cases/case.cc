@@ -95,6 +95,7 @@ void Context::unharmed(std::string_view what, const Arena& arena) {
 }
 
 void Context::expect(bool holds, std::string_view what, std::string_view why) {
+  tick_();
   ++findings_.checks;
   if (!holds) fail(what, std::string(why));
 }
@@ -193,6 +194,11 @@ void Trial::call(const std::function<void(Backend&)>& operation) { operation(con
 void Trial::compare(std::string_view what, const Tensor& got, const Array& want,
                     const std::vector<double>& floors) {
   context_.compare(what, arena_.read(got), want, 0, {tolerance(context_.compute())}, floors);
+  context_.unharmed(what, arena_);
+}
+
+void Trial::identical(std::string_view what, const Tensor& got, const Array& want) {
+  context_.identical(what, arena_.read(got), want);
   context_.unharmed(what, arena_);
 }
 

@@ -127,6 +127,8 @@ class Trial {
   // Groups are rows; the canaries are looked at as well.
   void compare(std::string_view what, const Tensor& got, const Array& want,
                const std::vector<double>& floors = {});
+  // For indices; the canaries too.
+  void identical(std::string_view what, const Tensor& got, const Array& want);
 
  private:
   Context& context_;

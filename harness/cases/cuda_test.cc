@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "core/check.h"
 #include "harness/backends.h"
@@ -10,28 +12,62 @@
 namespace hypic {
 namespace {
 
-class Cuda : public testing::TestWithParam<const char*> {};
-
-TEST_P(Cuda, Conforms) {
-  try {
-    make_backend(GetParam());
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
+// The values of conformance over cases whose name ends so.
+std::map<std::string, double> conformance_of(const std::string& backend, const std::string& cases) {
   SuiteCase some;
-  some.parameters = {
-      {"backend", GetParam()},
-      {"filter", "/(shapes|reuse|relocation|sizes|lengths|jumps|latent|residues|rows|kinds|ties|inputs|range)$"}};
+  some.parameters = {{"backend", backend}, {"filter", "/(" + cases + ")$"}};
   const Work work = find_driver("conformance")->prepare(some, "test", {});
   const Result result = work([](double, const std::string&) {});
-  const auto failed = std::find_if(result.values.begin(), result.values.end(),
-                                   [](const Value& value) { return value.tag == "failed"; });
-  ASSERT_NE(failed, result.values.end());
-  EXPECT_EQ(failed->value, 0) << result.why;
+  EXPECT_EQ(result.verdict, Verdict::pass) << result.why;
+  std::map<std::string, double> values;
+  for (const Value& value : result.values) values[value.tag] = value.value;
+  return values;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Cuda, testing::Values("cuda", "cuda32"),
-                         [](const auto& info) { return std::string(info.param); });
+class Cuda : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    try {
+      make_backend(GetParam());
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+TEST_P(Cuda, Conforms) {
+  EXPECT_EQ(conformance_of(GetParam(), "shapes|reuse|relocation|sizes|lengths|jumps|latent|residues|rows|kinds|greedy|"
+                                       "inputs|range|wide|aligned|numbers")["failed"],
+            0);
+}
+
+// The plain rung runs no tuned kernel, the fast one those that take the shape; what ran is what the report says.
+TEST_P(Cuda, RunsTheKernelsOfItsRung) {
+  const std::map<std::string, double> values = conformance_of(GetParam(), "wide|aligned|lengths|kinds");
+  const bool fast = std::string(GetParam()) == "cuda";
+  for (const char* kernel : {"attention/mma", "experts/mma"})
+    EXPECT_EQ(values.contains(std::string("launches.") + kernel), fast) << kernel;
+  for (const char* kernel : {"attention/plain", "experts/plain", "linear_attention/plain", "append_kv/plain"})
+    EXPECT_TRUE(values.contains(std::string("launches.") + kernel)) << kernel;
+  for (const auto& [tag, count] : values) {
+    if (fast || !tag.starts_with("launches.")) continue;
+    EXPECT_TRUE(tag.ends_with("/plain") || tag.ends_with("/cublas")) << tag;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Cuda, testing::Values("cuda", "cuda:plain", "cuda32"), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
+TEST(Rungs, AreOfTheGpuBackendsAlone) {
+  EXPECT_EQ(on_rung("cuda", "plain"), "cuda:plain");
+  EXPECT_EQ(on_rung("cuda32", "fast"), "cuda32:fast");
+  EXPECT_EQ(on_rung("cpu", ""), "cpu");
+  for (const auto& [backend, rung] : {std::pair{"cpu", "plain"}, {"", "fast"}, {"cuda", "best"}, {"cuda:plain", "plain"}})
+    EXPECT_THROW(on_rung(backend, rung), Error) << backend << " " << rung;
+}
 
 }  // namespace
 }  // namespace hypic

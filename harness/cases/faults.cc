@@ -140,20 +140,14 @@ void ragged_tails(Context& c, const FamilyReference& family) {
   }
   for (const int64_t T : lengths) dims.T += T;
   const Inputs inputs = make_inputs(family, dims, Style::random, kSeed);
-  const auto run = [&] {
-    auto layer = std::make_unique<Layer>(c, family, dims, inputs, LayerSetup{.states = 7});
-    Plan plan;
-    for (int32_t i = 0; i < 7; ++i) {
-      layer->set_state(i, make_state(family, dims, kSeed + i));
-      plan.chain(i).step(lengths[i]);
-    }
-    layer->run(plan);
-    return layer;
-  };
-  const auto first = run();
-  first->check("initial states and ragged tails");
-  for (int i = 1; i < (c.thorough ? 50 : 4); ++i)
-    run()->check_same(str("run ", i + 1), *first, 0, dims.T, {{0, 0}, {6, 6}}, {}, true);
+  Layer layer(c, family, dims, inputs, {.states = 7});
+  Plan plan;
+  for (int32_t i = 0; i < 7; ++i) {
+    layer.set_state(i, make_state(family, dims, kSeed + i));
+    plan.chain(i).step(lengths[i]);
+  }
+  layer.run_repeatedly("initial states and ragged tails", plan, c.thorough ? 50 : 4);
+  layer.check("initial states and ragged tails");
 }
 
 void head_sizes(Context& c, const FamilyReference& family) {
@@ -167,19 +161,12 @@ void determinism(Context& c, const FamilyReference& family) {
   const Dims dims = c.thorough ? Dims{4096, 32, 32, 128, 128} : Dims{512, 4, 4, 32, 32};
   const Inputs inputs = make_inputs(family, dims, Style::random, kSeed);
   const int64_t half = dims.T / 2;
-  const auto run = [&](bool batch) {
-    auto layer = std::make_unique<Layer>(c, family, dims, inputs, LayerSetup{.states = 2});
+  Layer batch(c, family, dims, inputs, {.states = 2}), alone(c, family, dims, inputs, {.states = 2});
+  for (Layer* layer : {&batch, &alone})
     for (const int i : {0, 1}) layer->set_state(i, make_state(family, dims, kSeed + i));
-    Plan plan;
-    plan.chain(0).step(half);
-    if (batch) plan.chain(1).step(dims.T - half);
-    layer->run(plan);
-    return layer;
-  };
-  const auto first = run(true);
-  for (int i = 1; i < (c.thorough ? 100 : 8); ++i)
-    run(true)->check_same(str("run ", i + 1), *first, 0, dims.T, {{0, 0}, {1, 1}}, {}, true);
-  run(false)->check_same("alone and in a batch", *first, 0, half, {{0, 0}}, {});
+  batch.run_repeatedly("two chains", Plan().chain(0).step(half).chain(1).step(dims.T - half), c.thorough ? 100 : 8);
+  alone.run(Plan().chain(0).step(half));
+  alone.check_same("alone and in a batch", batch, 0, half, {{0, 0}}, {});
 }
 
 void chunked_prefill(Context& c, const FamilyReference& family) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 
 #include "core/check.h"
 #include "reference/laws.h"
@@ -337,10 +338,37 @@ void Layer::set_state(int32_t slot, const Array& state) {
 }
 
 void Layer::run(const Plan& plan, int64_t first) {
-  const FamilyTraits& traits = family_.traits();
-  const int64_t n = table_.rows_per_token, begin = first * n, end = (first + plan.tokens()) * n;
-  const DType compute = context_.compute(), state = context_.state();
+  const int64_t n = table_.rows_per_token;
   Arena arena(context_.backend);
+  const LinearAttentionArgs args = arguments(arena, first * n, (first + plan.tokens()) * n);
+  const ChainTable table = plan.table(n);
+  context_.backend.begin(table);
+  context_.backend.linear_attention(args);
+  keep(plan, first, arena, args.o);
+}
+
+void Layer::run_repeatedly(const std::string& what, const Plan& plan, int times) {
+  const int64_t n = table_.rows_per_token;
+  Arena arena(context_.backend);
+  const LinearAttentionArgs args = arguments(arena, 0, plan.tokens() * n);
+  const ChainTable table = plan.table(n);
+  context_.backend.begin(table);
+  const auto before = arena.save(), pools_before = pools_.save();
+  context_.backend.linear_attention(args);
+  const auto after = arena.save(), pools_after = pools_.save();
+  for (int i = 2; i <= times; ++i) {
+    arena.restore(before);
+    pools_.restore(pools_before);
+    context_.backend.linear_attention(args);
+    const std::string changed = arena.first_change(after) + pools_.first_change(pools_after);
+    context_.expect(changed.empty(), str(what, ", run ", i), changed + " has other bits than after run 1");
+  }
+  keep(plan, 0, arena, args.o);
+}
+
+LinearAttentionArgs Layer::arguments(Arena& arena, int64_t begin, int64_t end) const {
+  const FamilyTraits& traits = family_.traits();
+  const DType compute = context_.compute(), state = context_.state();
   const auto rows = [&](const char* name, const Array& x, DType dtype) {
     return x ? arena.input(name, slice(x, begin, end), dtype, setup_.gap) : Tensor();
   };
@@ -370,10 +398,13 @@ void Layer::run(const Plan& plan, int64_t first) {
     args.rotary_dim = reference::rotary_dim_of(traits.side == Side::key ? state_[2] : state_[3]);
     args.rope_theta = reference::kRopeTheta;
   }
-  const ChainTable table = plan.table(n);
-  context_.backend.begin(table);
-  context_.backend.linear_attention(args);
-  const Array o = arena.read(args.o);
+  return args;
+}
+
+// What a forward left.
+void Layer::keep(const Plan& plan, int64_t first, const Arena& arena, const Tensor& tensor) {
+  const int64_t n = table_.rows_per_token;
+  const Array o = arena.read(tensor);
   for (int64_t t = 0; t < plan.tokens(); ++t) {
     computed_[first + t] = true;
     for (int64_t h = 0; h < o[1]; ++h) {
@@ -389,13 +420,19 @@ void Layer::run(const Plan& plan, int64_t first) {
 
 // Runs the definition over what the backend has run.
 void Layer::settle() {
-  for (const auto& [plan, first] : pending_)
-    for (Oracle* oracle : oracles()) {
+  const auto catch_up = [&](Oracle* oracle) {
+    for (const auto& [plan, first] : pending_) {
       oracle->run(plan, first);
       for (int64_t t = first; skip_ && t < first + plan.tokens(); ++t)
         for (int64_t h = 0; h < outputs_[1]; ++h)
           oracle->o.set_row(oracle->o.row(t, h) + skip_(h) * table_.v.row(t, h), t, h);
     }
+  };
+  std::vector<std::future<void>> others;  // at the sizes of --thorough each takes minutes
+  for (Oracle* oracle : oracles())
+    if (oracle != oracle_.get()) others.push_back(std::async(std::launch::async, catch_up, oracle));
+  catch_up(oracle_.get());
+  for (std::future<void>& other : others) other.get();
   pending_.clear();
 }
 
@@ -488,19 +525,16 @@ void Layer::check_operator(const std::string& what, int32_t slot) {
 
 void Layer::check_same(const std::string& what, const Layer& other, int64_t begin, int64_t end,
                        const std::vector<std::pair<int32_t, int32_t>>& states,
-                       const std::vector<std::pair<int32_t, int32_t>>& operators, bool bits) {
-  const auto same = [&](const std::string& name, const Array& x, const Array& y, int axis) {
-    bits ? context_.identical(name, x, y) : context_.same(name, x, y, axis);
-  };
-  same(what + ", outputs", outputs(begin, end), other.outputs(begin, end), 1);
+                       const std::vector<std::pair<int32_t, int32_t>>& operators) {
+  context_.same(what + ", outputs", outputs(begin, end), other.outputs(begin, end), 1);
   for (const auto& [mine, theirs] : states)
-    same(str(what, ", state ", mine), state(mine), other.state(theirs), 0);
+    context_.same(str(what, ", state ", mine), state(mine), other.state(theirs), 0);
   for (const auto& [mine, theirs] : operators) {
     const Operator x = operator_at(mine), y = other.operator_at(theirs);
-    same(str(what, ", operator ", mine, ", U"), x.U, y.U, 0);
-    if (x.T) same(str(what, ", operator ", mine, ", T"), x.T, y.T, 0);
+    context_.same(str(what, ", operator ", mine, ", U"), x.U, y.U, 0);
+    if (x.T) context_.same(str(what, ", operator ", mine, ", T"), x.T, y.T, 0);
     if (x.log_scale)
-      same(str(what, ", operator ", mine, ", log scale"), x.log_scale, y.log_scale, 0);
+      context_.same(str(what, ", operator ", mine, ", log scale"), x.log_scale, y.log_scale, 0);
   }
 }
 

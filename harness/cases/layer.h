@@ -62,12 +62,14 @@ class Layer {
   void set_state(int32_t slot, const Array& state);
   // One forward over the tokens from `first` on.
   void run(const Plan& plan, int64_t first = 0);
+  // The same forward, from its first token, `times` times from the same memory: each must leave the same bits.
+  void run_repeatedly(const std::string& what, const Plan& plan, int times);
   // Everything that was computed so far against the definition.
   void check(const std::string& what);
   // Outputs of these tokens, states and operators as another run gave them; heads are groups.
   void check_same(const std::string& what, const Layer& other, int64_t begin, int64_t end,
                   const std::vector<std::pair<int32_t, int32_t>>& states,
-                  const std::vector<std::pair<int32_t, int32_t>>& operators, bool bits = false);
+                  const std::vector<std::pair<int32_t, int32_t>>& operators);
 
   Array outputs(int64_t begin, int64_t end) const;  // [tokens, Hv, d_o], with the skip
   Array state(int32_t slot) const;                  // the family's own layout
@@ -80,6 +82,8 @@ class Layer {
     Array log_scale, T, U;  // one slot
   };
   std::vector<Oracle*> oracles() const;
+  LinearAttentionArgs arguments(Arena& arena, int64_t begin, int64_t end) const;  // rows [begin, end)
+  void keep(const Plan& plan, int64_t first, const Arena& arena, const Tensor& o);
   void settle();
   std::vector<double> output_floors() const;
   Operator operator_at(int32_t slot) const;

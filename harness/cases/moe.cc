@@ -138,20 +138,20 @@ Array mixed(const Mlp& m, const Array& x, const Array& experts, const Array& wei
   return out;
 }
 
-void experts(Context& c) {
-  for (const Mlp& m : {Mlp{33, 2, 5, 24, 20}, Mlp{1, 5, 5, 16, 12}, Mlp{0, 2, 5, 16, 12},
-                       Mlp{65, 1, 3, 40, 8, false, Activation::relu2}}) {
+void experts_of(Context& c, const std::vector<Mlp>& sizes, int64_t gap) {
+  for (const Mlp& m : sizes) {
     Trial t(c, 103);
     const Array x = t.normals({m.R, m.N}), up = t.normals({m.E, (m.gated ? 2 : 1) * m.I, m.N}, 0.2),
                 down = t.normals({m.E, m.N, m.I}, 0.2);
     Array weights = rounded(t.draw().normals({m.R, m.k}), c.state());
-    std::vector<int32_t> index(m.R * m.k);  // one expert may stay without a row
+    std::vector<int32_t> index(m.R * m.k);  // no expert twice; one may stay without a row
     Array chosen({m.R, m.k});
-    for (int64_t i = 0; i < m.R * m.k; ++i)
-      chosen.data[i] = index[i] = static_cast<int32_t>(i * i % (m.E > 1 ? m.E - 1 : 1));
+    for (int64_t r = 0; r < m.R; ++r)
+      for (int64_t j = 0; j < m.k; ++j)
+        chosen(r, j) = index[r * m.k + j] = static_cast<int32_t>((r * r + j) % (m.k < m.E ? m.E - 1 : m.E));
     const Tensor out = t.output("out", {m.R, m.N});
     t.call([&](Backend& b) {
-      b.experts({.x = t.input("x", x, 3),
+      b.experts({.x = t.input("x", x, gap),
                  .experts = t.index("experts", index).reshape({m.R, m.k}),
                  .weights = t.gate_input("weights", weights),
                  .up = t.input("up", up),
@@ -163,6 +163,17 @@ void experts(Context& c) {
     t.compare(str(m.R, " rows to ", m.k, " of ", m.E, m.gated ? "" : ", ungated"), out,
               mixed(m, x, chosen, weights, up, down));
   }
+}
+
+void experts(Context& c) {
+  experts_of(c, {{33, 2, 5, 24, 20}, {1, 5, 5, 16, 12}, {0, 2, 5, 16, 12},
+                 {65, 1, 3, 40, 8, false, Activation::relu2}}, 3);
+}
+
+// Sizes in whole pieces of 16 bytes, which kernels for tensor cores ask for: few rows an expert, and many.
+void experts_aligned(Context& c) {
+  experts_of(c, {{1, 8, 32, 72, 40}, {37, 4, 16, 64, 24}, {130, 2, 3, 136, 72}, {300, 1, 2, 64, 40},
+                 {129, 2, 4, 72, 136, false, Activation::relu2}}, 8);
 }
 
 void moe(Context& c) {
@@ -205,6 +216,7 @@ std::vector<Case> moe_cases() {
   return {{"route/kinds", "route", "", route},
           {"route/ties", "route", "", route_ties},
           {"experts/kinds", "experts", "", experts},
+          {"experts/aligned", "experts", "", experts_aligned},
           {"moe/rows", "moe", "", moe}};
 }
 

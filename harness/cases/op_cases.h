@@ -14,11 +14,13 @@ std::vector<Case> norm_cases();
 std::vector<Case> pointwise_cases();
 std::vector<Case> matmul_cases();
 std::vector<Case> moe_cases();
+std::vector<Case> sample_cases();
+std::vector<Case> random_cases();
 std::vector<Case> composite_cases();
 
 inline constexpr std::vector<Case> (*kOpCases[])() = {
-    causal_conv_cases, attention_cases, rope_cases, norm_cases,
-    pointwise_cases,   matmul_cases,    moe_cases,  composite_cases,
+    causal_conv_cases, attention_cases, rope_cases,   norm_cases,      pointwise_cases,
+    matmul_cases,      moe_cases,       sample_cases, random_cases,    composite_cases,
 };
 
 }  // namespace hypic::conformance

@@ -1,4 +1,4 @@
-// Operations without sums across elements, gathers and argmax: one expression an element.
+// Operations without sums across elements, and gathers: one expression an element.
 #include <algorithm>
 #include <cmath>
 
@@ -155,22 +155,6 @@ void gather_rows(Context& c) {
   }
 }
 
-void argmax(Context& c) {
-  Trial t(c, 67);
-  Array x = t.normals({6, 1000});
-  x(1, 999) = 50;                       // the last
-  x(2, 0) = 50;                         // the first
-  x(3, 400) = x(3, 401) = x(3, 7) = 9;  // a tie: the lowest index
-  for (int64_t i = 0; i < 1000; ++i) x(4, i) = -3;
-  Array want({6});
-  for (int64_t r = 0; r < 6; ++r)
-    for (int64_t i = 1; i < 1000; ++i)
-      if (x(r, i) > x(r, static_cast<int64_t>(want(r)))) want(r) = static_cast<double>(i);
-  const Tensor out = t.index_output("out", {6});
-  t.call([&](Backend& b) { b.argmax({.x = t.input("x", x), .out = out}); });
-  c.identical("ties, first and last", t.read(out), want);
-}
-
 }  // namespace
 
 std::vector<Case> pointwise_cases() {
@@ -180,8 +164,7 @@ std::vector<Case> pointwise_cases() {
           {"decay_gate/steps", "decay_gate", "", decay_steps},
           {"sigmoid/range", "sigmoid", "", sigmoid},
           {"embedding/rows", "embedding", "", embedding},
-          {"gather_rows/rows", "gather_rows", "", gather_rows},
-          {"argmax/ties", "argmax", "", argmax}};
+          {"gather_rows/rows", "gather_rows", "", gather_rows}};
 }
 
 }  // namespace hypic::conformance

@@ -61,7 +61,7 @@ void add_conformance(CLI::App& app, int& status, const std::string& command_line
   const auto options = std::make_shared<Options>();
   options->settings.command_line = command_line;
   Selection& selection = options->selection;
-  command->add_option("--backend", selection.backend,
+  add_backend_options(*command, selection.backend,
                       "cpu (default), cpu64, cuda (bfloat16), cuda32, or broken:FAULT, which must fail");
   command->add_option("--family", selection.families,
                       "Only linear attention of this family; may be repeated");

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "harness/assets.h"
+#include "harness/backends.h"
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/runner.h"
@@ -46,6 +47,13 @@ int run_and_say(const Suite& suite, RunSettings settings) {
   return exit_code(report);
 }
 
+void add_backend_options(CLI::App& command, std::string& backend, const std::string& help) {
+  command.add_option("--backend", backend, help);
+  const auto rung = std::make_shared<std::string>();
+  command.add_option("--rung", *rung, "Kernels of cuda and cuda32: fast (default; plain where none is) or plain");
+  command.parse_complete_callback([&backend, rung] { backend = on_rung(backend, *rung); });
+}
+
 void add_run(CLI::App& app, int& status, const std::string& command_line) {
   CLI::App* command = app.add_subcommand("run", "Run a suite and write its report");
   struct Options {
@@ -63,7 +71,8 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
       ->check(CLI::ExistingFile);
   command->add_option("--model", settings.context.model,
                       "Model of every case: random:NAME[:SEED] or a folder");
-  command->add_option("--backend", settings.context.backend, "Backend of every case: cpu, cpu64, cuda (bfloat16) or cuda32");
+  add_backend_options(*command, settings.context.backend,
+                      "Backend of every case: cpu, cpu64, cuda (bfloat16) or cuda32");
   command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");
   command->add_flag("--resume", settings.resume,
                     "Keep the finished cases of an earlier run into the same folder");

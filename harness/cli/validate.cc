@@ -34,7 +34,8 @@ void add_validate(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--logits", settings->context.logits,
                       "safetensors file of reference logits: tokens [n], logits.N [vocabulary]")
       ->check(CLI::ExistingFile);
-  command->add_option("--backend", settings->context.backend, "Backend to judge: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  add_backend_options(*command, settings->context.backend,
+                      "Backend to judge: cpu (default), cpu64, cuda (bfloat16) or cuda32");
   command->add_option("--data", settings->context.data, "Dataset file in place of the project's own text")
       ->check(CLI::ExistingFile);
   command->add_option("--out", settings->out, "Folder of the report (default out/validate-NAME)");

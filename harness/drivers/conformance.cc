@@ -85,6 +85,14 @@ Result run_cases(const Selection& s, const std::vector<Case>& cases, const Progr
                    {"failed", static_cast<double>(failed), "cases"},
                    {"worst", worst, "of its bound"}};
   result.tables.push_back(std::move(table));
+  if (const auto launches = backend->launches(); !launches.empty()) {
+    Table ran{"Kernels that ran", {"kernel", "launches"}, {}};
+    for (const auto& [kernel, count] : launches) {
+      ran.rows.push_back({kernel, count});
+      result.values.push_back({"launches." + kernel, static_cast<double>(count), "launches"});
+    }
+    result.tables.push_back(std::move(ran));
+  }
   if (failed > 0) {
     result.verdict = Verdict::fail;
     if (failed > 1) result.why += str(" (", failed, " cases fail)");

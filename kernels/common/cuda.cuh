@@ -1,7 +1,7 @@
-// Errors of CUDA and cuBLAS as exceptions, and what every kernel file includes.
+// Errors of CUDA and cuBLASLt as exceptions, and what every kernel file includes.
 #pragma once
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include "core/check.h"
@@ -14,7 +14,7 @@ inline void check(cudaError_t error, const char* what) {
 }
 inline void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw InternalError(str("cuBLAS: ", what, ": ", cublasGetStatusString(status)));
+    throw InternalError(str("cuBLAS: ", what, ": ", cublasLtGetStatusString(status)));
 }
 
 // After a kernel launch.

@@ -25,7 +25,9 @@ __device__ inline void store(float* p, float x) { *p = x; }
 __device__ inline void store(__nv_bfloat16* p, float x) { *p = __float2bfloat16(x); }
 
 template <class T>
-inline constexpr DType kDeviceDType = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
+inline constexpr DType kDeviceDType = std::is_same_v<T, float>     ? DType::f32
+                                      : std::is_same_v<T, int32_t> ? DType::i32
+                                                                   : DType::bf16;
 
 // A view of a tensor that holds T; empty for an empty tensor. The last axis must be contiguous.
 template <class T>

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/common/rotation.cuh"
+#include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
 
@@ -409,19 +410,16 @@ void plain_run(const LinearAttentionArgs& a, const TableUpload& table, cudaStrea
   const auto launch = [&](auto kernel, int columns, int blocks_x, int blocks_y, const char* name) {
     if (blocks_x == 0 || blocks_y == 0) return;
     size_t bytes = shared_of(columns);
-    void* scratch = nullptr;
-    if (bytes > kMaxShared) {
-      const size_t all = 2 * static_cast<size_t>(p.dk) * columns * sizeof(float) * blocks_x * blocks_y;
-      check(cudaMallocAsync(&scratch, all, stream), "linear attention columns");
-      bytes = vector_bytes(p);
-    }
-    p.scratch = static_cast<float*>(scratch);
+    const bool fits = bytes <= kMaxShared;
+    const Scratch scratch(fits ? 0 : 2 * static_cast<size_t>(p.dk) * columns * sizeof(float) * blocks_x * blocks_y,
+                          stream);
+    if (!fits) bytes = vector_bytes(p);
+    p.scratch = scratch.as<float>();
     if (bytes > (48 << 10))
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
     const int threads = std::clamp((columns + 31) / 32 * 32, 32, 256);
     kernel<<<dim3(blocks_x, blocks_y), threads, bytes, stream>>>(p, columns);
     check_launch(name);
-    if (scratch) check(cudaFreeAsync(scratch, stream), name);
   };
   const int walk_columns = independent ? std::min(kColumns, std::max(p.dv, 1)) : std::max(p.dv, 1);
   const int op_columns = std::min(kColumns, std::max({p.dv, p.dk, 1}));

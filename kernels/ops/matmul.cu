@@ -3,29 +3,110 @@
 namespace hypic::cuda {
 namespace {
 
+constexpr size_t kWorkspace = 32 << 20;
+constexpr size_t kMaxPlans = 4096;  // every number of rows has its own
+
 cudaDataType_t type_of(DType dtype) {
   HYPIC_CHECK(dtype == DType::f32 || dtype == DType::bf16, "no product in ", name_of(dtype));
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
+int alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return address % 16 == 0 ? 16 : static_cast<int>(address & -address);
+}
+
+cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride, int64_t batch,
+                              int64_t batch_stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type, rows, columns, stride), "layout");
+  const auto count = static_cast<int32_t>(batch);
+  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "layout");
+  check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride,
+                                         sizeof batch_stride),
+        "layout");
+  return layout;
+}
+
 }  // namespace
 
-// cuBLAS is column-major: outᵀ = w · xᵀ, w read as [K, N] transposed.
-void matmul(const MatmulArgs& a, cublasHandle_t blas) {
+// What cuBLASLt chose for a shape: asked once, so that a shape always runs the same kernel.
+struct Products::Plan {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+  ~Plan() {
+    for (const cublasLtMatrixLayout_t l : {w, x, out}) cublasLtMatrixLayoutDestroy(l);
+    cublasLtMatmulDescDestroy(product);
+  }
+};
+
+Products::Products() {
+  check(cublasLtCreate(&handle_), "handle");
+  check(cudaMalloc(&workspace_, kWorkspace), "cuBLAS workspace");
+}
+
+Products::~Products() {
+  plans_.clear();
+  cudaFree(workspace_);
+  cublasLtDestroy(handle_);
+}
+
+const Products::Plan& Products::plan_of(const Shape& s) {
+  if (const auto found = plans_.find(s); found != plans_.end()) return *found->second;
+  auto plan = std::make_unique<Plan>();
+  check(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
+  const cublasOperation_t turn = s.w_transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
+  check(cublasLtMatmulDescSetAttribute(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, &turn, sizeof turn), "product");
+  plan->w = s.w_transposed ? layout(s.type, s.N, s.K, s.N, s.batch, s.w_batch)
+                           : layout(s.type, s.K, s.N, s.K, s.batch, s.w_batch);
+  plan->x = layout(s.type, s.K, s.R, s.x_row, s.batch, s.x_batch);
+  plan->out = layout(s.out_type, s.N, s.R, s.out_row, s.batch, s.out_batch);
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "preference");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "preference");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(s.w_align));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(s.x_align));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(s.out_align));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(s.out_align));
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan->product, plan->w, plan->x, plan->out,
+                                                               plan->out, preference, 1, &best, &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  check(status, "choosing a product");
+  HYPIC_CHECK(found == 1, "cuBLASLt has no product of ", s.N, " × ", s.K, " by ", s.K, " × ", s.R);
+  plan->algorithm = best.algo;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  return *(plans_[s] = std::move(plan));
+}
+
+void Products::run(Shape shape, double scale, const void* w, const void* x, void* out, cudaStream_t stream) {
+  shape.w_align = alignment(w);
+  shape.x_align = alignment(x);
+  shape.out_align = alignment(out);
+  const Plan& plan = plan_of(shape);
+  const auto alpha = static_cast<float>(scale);
+  const float beta = 0;
+  check(cublasLtMatmul(handle_, plan.product, &alpha, w, plan.w, x, plan.x, &beta, out, plan.out, out, plan.out,
+                       &plan.algorithm, workspace_, kWorkspace, stream),
+        "product");
+}
+
+void Products::matmul(const MatmulArgs& a, cudaStream_t stream) {
   Shapes shapes("matmul");
   shapes.bind(a.x, "x", {"R", "K"}).bind(a.w, "w", {"N", "K"}).bind(a.out, "out", {"R", "N"});
   HYPIC_CHECK(a.x.dtype == a.w.dtype && a.x.stride[1] == 1 && a.w.contiguous() && a.out.stride[1] == 1);
-  const auto R = static_cast<int>(shapes["R"]), K = static_cast<int>(shapes["K"]), N = static_cast<int>(shapes["N"]);
-  if (R == 0 || N == 0) return;
-  const auto alpha = static_cast<float>(a.scale);
-  const float beta = 0;
-  check(cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, N, R, K, &alpha, a.w.data, type_of(a.w.dtype), K, a.x.data,
-                     type_of(a.x.dtype), static_cast<int>(a.x.stride[0]), &beta, a.out.data, type_of(a.out.dtype),
-                     static_cast<int>(a.out.stride[0]), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "matmul");
+  if (shapes["R"] == 0 || shapes["N"] == 0) return;
+  run({.N = shapes["N"], .R = shapes["R"], .K = shapes["K"], .batch = 1, .x_row = a.x.stride[0],
+       .out_row = a.out.stride[0], .type = type_of(a.w.dtype), .out_type = type_of(a.out.dtype)},
+      a.scale, a.w.data, a.x.data, a.out.data, stream);
 }
 
-void head_matmul(const HeadMatmulArgs& a, cublasHandle_t blas) {
+void Products::head_matmul(const HeadMatmulArgs& a, cudaStream_t stream) {
   Shapes shapes("head_matmul");
   shapes.bind(a.x, "x", {"R", "H", "K"}).bind(a.out, "out", {"R", "H", "N"});
   if (a.transposed)
@@ -33,15 +114,12 @@ void head_matmul(const HeadMatmulArgs& a, cublasHandle_t blas) {
   else
     shapes.bind(a.w, "w", {"H", "N", "K"});
   HYPIC_CHECK(a.x.dtype == a.w.dtype && a.x.stride[2] == 1 && a.w.contiguous() && a.out.stride[2] == 1);
-  const auto R = static_cast<int>(shapes["R"]), K = static_cast<int>(shapes["K"]), N = static_cast<int>(shapes["N"]);
-  if (R == 0 || a.x[1] == 0) return;
-  const float alpha = 1, beta = 0;
-  check(cublasGemmStridedBatchedEx(blas, a.transposed ? CUBLAS_OP_N : CUBLAS_OP_T, CUBLAS_OP_N, N, R, K, &alpha,
-                                   a.w.data, type_of(a.w.dtype), a.transposed ? N : K, int64_t{N} * K, a.x.data,
-                                   type_of(a.x.dtype), static_cast<int>(a.x.stride[0]), a.x.stride[1], &beta,
-                                   a.out.data, type_of(a.out.dtype), static_cast<int>(a.out.stride[0]),
-                                   a.out.stride[1], static_cast<int>(a.x[1]), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "head_matmul");
+  if (shapes["R"] == 0 || shapes["H"] == 0) return;
+  run({.N = shapes["N"], .R = shapes["R"], .K = shapes["K"], .batch = shapes["H"],
+       .w_batch = shapes["N"] * shapes["K"], .x_row = a.x.stride[0], .x_batch = a.x.stride[1],
+       .out_row = a.out.stride[0], .out_batch = a.out.stride[1], .type = type_of(a.w.dtype),
+       .out_type = type_of(a.out.dtype), .w_transposed = a.transposed},
+      1, a.w.data, a.x.data, a.out.data, stream);
 }
 
 }  // namespace hypic::cuda

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/common/block.cuh"
+#include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
 
 namespace hypic::cuda {
@@ -9,34 +11,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-
-// The index of the largest of values[0 … n), the lowest at a tie, by the whole block. NaN marks what has been
-// taken.
-__device__ int32_t block_argmax(const float* values, int n, float* best, int32_t* at) {
-  float top = -INFINITY;
-  int32_t index = INT32_MAX;
-  for (int i = threadIdx.x; i < n; i += kThreads)
-    if (!isnan(values[i]) && (index == INT32_MAX || values[i] > top)) {
-      top = values[i];
-      index = i;
-    }
-  best[threadIdx.x] = top;
-  at[threadIdx.x] = index;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    const int other = threadIdx.x + half;
-    if (threadIdx.x < half && at[other] != INT32_MAX &&
-        (at[threadIdx.x] == INT32_MAX || best[other] > best[threadIdx.x] ||
-         (best[other] == best[threadIdx.x] && at[other] < at[threadIdx.x]))) {
-      best[threadIdx.x] = best[other];
-      at[threadIdx.x] = at[other];
-    }
-  }
-  __syncthreads();
-  const int32_t winner = at[0] == INT32_MAX ? 0 : at[0];  // NaN logits choose the first
-  __syncthreads();
-  return winner;
-}
 
 // One block a row.
 __global__ void route_kernel(View<float> logits, const float* bias, int E, int k, bool sigmoid, int groups,
@@ -48,13 +22,17 @@ __global__ void route_kernel(View<float> logits, const float* bias, int E, int k
   float* totals = choice + E;
   __shared__ float best[kThreads];
   __shared__ int32_t at[kThreads];
+  // NaN marks what has been taken; NaN logits choose the first.
+  const auto argmax = [&](const float* values, int n) {
+    return block_argmax<kThreads>(n, [=](int i) { return values[i]; }, best, at);
+  };
   const int64_t r = blockIdx.x;
   for (int e = threadIdx.x; e < E; e += kThreads) scores[e] = logits.row(r)[e];
   __syncthreads();
   if (sigmoid) {
     for (int e = threadIdx.x; e < E; e += kThreads) scores[e] = activate(scores[e], 2);
   } else {
-    const float top = scores[block_argmax(scores, E, best, at)];
+    const float top = scores[argmax(scores, E)];
     __syncthreads();
     float sum = 0;
     for (int e = threadIdx.x; e < E; e += kThreads) sum += scores[e] = expf(scores[e] - top);
@@ -87,7 +65,7 @@ __global__ void route_kernel(View<float> logits, const float* bias, int E, int k
     }
     __syncthreads();
     for (int n = 0; n < kept_groups; ++n) {
-      const int g = block_argmax(totals, groups, best, at);
+      const int g = argmax(totals, groups);
       if (threadIdx.x == 0) totals[g] = nanf("");  // kept
       __syncthreads();
     }
@@ -97,7 +75,7 @@ __global__ void route_kernel(View<float> logits, const float* bias, int E, int k
   }
   float sum = 0;
   for (int j = 0; j < k; ++j) {
-    const int e = block_argmax(choice, E, best, at);
+    const int e = argmax(choice, E);
     sum += scores[e];
     if (threadIdx.x == 0) {
       experts.row(r)[j] = e;
@@ -169,7 +147,7 @@ void route(const RouteArgs& a, cudaStream_t stream) {
   check_launch("route");
 }
 
-void experts(const ExpertsArgs& a, float* inner, cudaStream_t stream) {
+void experts(const ExpertsArgs& a, cudaStream_t stream) {
   Shapes shapes("experts");
   shapes.bind(a.x, "x", {"R", "N"}).bind(a.experts, "experts", {"R", "k"}).bind(a.weights, "weights", {"R", "k"})
       .bind(a.up, "up", {"E", "U", "N"}).bind(a.down, "down", {"E", "N", "I"}).bind(a.out, "out", {"R", "N"});
@@ -178,6 +156,8 @@ void experts(const ExpertsArgs& a, float* inner, cudaStream_t stream) {
   HYPIC_CHECK(U == (a.gated ? 2 * I : I) && a.up.contiguous() && a.down.contiguous() && a.x.data != a.out.data);
   const auto R = static_cast<unsigned>(shapes["R"]);
   if (R == 0) return;
+  const Scratch memory(sizeof(float) * R * k * I, stream);
+  auto* const inner = memory.as<float>();
   visit_device(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     HYPIC_CHECK(a.up.dtype == kDeviceDType<T> && a.down.dtype == kDeviceDType<T>);

@@ -8,7 +8,6 @@
 namespace hypic::cuda {
 
 void route(const RouteArgs& args, cudaStream_t stream);
-// `inner` is scratch of R · k · I float32.
-void experts(const ExpertsArgs& args, float* inner, cudaStream_t stream);
+void experts(const ExpertsArgs& args, cudaStream_t stream);
 
 }  // namespace hypic::cuda

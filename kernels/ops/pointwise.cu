@@ -158,36 +158,6 @@ void sigmoid(const SigmoidArgs& a, cudaStream_t stream) {
 
 namespace {
 
-// One block a row; the lowest index wins a tie.
-template <class T>
-__global__ void argmax_kernel(View<T> x, int64_t N, int32_t* out) {
-  __shared__ float best[kThreads];
-  __shared__ int32_t at[kThreads];
-  float top = -INFINITY;
-  int32_t index = INT32_MAX;
-  for (int64_t i = threadIdx.x; i < N; i += kThreads) {
-    const float value = load(x.row(blockIdx.x) + i);
-    if (value > top || index == INT32_MAX) {
-      top = value;
-      index = static_cast<int32_t>(i);
-    }
-  }
-  best[threadIdx.x] = top;
-  at[threadIdx.x] = index;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x >= half) continue;
-    const int other = threadIdx.x + half;
-    if (at[other] == INT32_MAX) continue;
-    if (best[other] > best[threadIdx.x] ||
-        (best[other] == best[threadIdx.x] && at[other] < at[threadIdx.x])) {
-      best[threadIdx.x] = best[other];
-      at[threadIdx.x] = at[other];
-    }
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = at[0];
-}
-
 __global__ void copy_kernel(char* to, const char* from, Shape shape, int64_t to_r, int64_t to_h, int64_t from_r,
                             int64_t from_h) {
   const int64_t n = shape.R * shape.H * shape.D;
@@ -199,17 +169,6 @@ __global__ void copy_kernel(char* to, const char* from, Shape shape, int64_t to_
 }
 
 }  // namespace
-
-void argmax(const ArgmaxArgs& a, cudaStream_t stream) {
-  Shapes("argmax").bind(a.x, "x", {"R", "N"}).bind(a.out, "out", {"R"});
-  if (a.x[0] == 0) return;
-  visit_device(a.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    argmax_kernel<T><<<static_cast<unsigned>(a.x[0]), kThreads, 0, stream>>>(view<T>(a.x), a.x[1],
-                                                                             a.out.as<int32_t>());
-    check_launch("argmax");
-  });
-}
 
 void copy(const Tensor& to, const Tensor& from, cudaStream_t stream) {
   HYPIC_CHECK(to.dtype == from.dtype && to.rank == from.rank && to.shape == from.shape, to.shape_string(), " from ",

@@ -1,4 +1,4 @@
-// Operations without sums across elements: embedding, residual add, gates, gathers, copies; and argmax.
+// Operations without sums across elements: embedding, residual add, gates, gathers, copies.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,6 @@ void add(const AddArgs& args, cudaStream_t stream);
 void gate_mul(const GateMulArgs& args, cudaStream_t stream);
 void decay_gate(const DecayGateArgs& args, cudaStream_t stream);
 void sigmoid(const SigmoidArgs& args, cudaStream_t stream);
-void argmax(const ArgmaxArgs& args, cudaStream_t stream);
 void copy(const Tensor& to, const Tensor& from, cudaStream_t stream);
 
 }  // namespace hypic::cuda

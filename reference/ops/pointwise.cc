@@ -121,23 +121,13 @@ void sigmoid(const SigmoidArgs& args) {
           static_cast<T>(args.scale) * activate(row<T>(args.x, r)[i], Activation::sigmoid);
 }
 
-template <class T>
-void argmax(const ArgmaxArgs& args) {
-  Shapes("argmax").bind(args.x, "x", {"R", "N"}).bind(args.out, "out", {"R"});
-  for (int64_t r = 0; r < args.x[0]; ++r) {
-    const T* x = row<T>(args.x, r);
-    args.out.as<int32_t>()[r] = static_cast<int32_t>(std::max_element(x, x + args.x[1]) - x);
-  }
-}
-
 #define HYPIC_INSTANTIATE(T)                         \
   template void embedding<T>(const EmbeddingArgs&);  \
   template void add<T>(const AddArgs&);              \
   template void gate_mul<T>(const GateMulArgs&);     \
   template void decay_gate<T>(const DecayGateArgs&); \
   template void sigmoid<T>(const SigmoidArgs&);      \
-  template void gather_rows<T>(const GatherRowsArgs&); \
-  template void argmax<T>(const ArgmaxArgs&);
+  template void gather_rows<T>(const GatherRowsArgs&);
 HYPIC_INSTANTIATE(float)
 HYPIC_INSTANTIATE(double)
 #undef HYPIC_INSTANTIATE

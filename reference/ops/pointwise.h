@@ -1,4 +1,4 @@
-// Operations without sums across elements: embedding, residual add, gates, gathers; and argmax.
+// Operations without sums across elements: embedding, residual add, gates, gathers.
 #pragma once
 
 #include <cmath>
@@ -30,7 +30,5 @@ template <class T>
 void sigmoid(const SigmoidArgs& args);
 template <class T>
 void gather_rows(const GatherRowsArgs& args);
-template <class T>
-void argmax(const ArgmaxArgs& args);
 
 }  // namespace hypic::reference

@@ -222,14 +222,5 @@ TEST(Sigmoid, AtBothEnds) {
   EXPECT_EQ(elements(out), (std::vector<double>{0, 0.5, 1}));
 }
 
-TEST(Argmax, TheLowestIndexWinsATie) {
-  const Owned<double> x = values(
-      {1, 3, 3, 2, /**/ 5, 5, 5, 5, /**/ -4, -3, -2, -1, /**/ -INFINITY, 0, -0.0, -1}, {4, 4});
-  const Owned<int32_t> out = integers({-1, -1, -1, -1});
-  argmax<double>({x, out});
-  EXPECT_EQ(out.memory, (std::vector<int32_t>{1, 0, 3, 1}));
-  EXPECT_THROW(argmax<double>({x, integers({0, 0, 0})}), InternalError);
-}
-
 }  // namespace
 }  // namespace hypic::reference

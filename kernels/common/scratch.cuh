@@ -1,0 +1,29 @@
+// Device memory for the length of one operation, in stream order; a CUDA graph may capture its use.
+#pragma once
+
+#include "kernels/common/cuda.cuh"
+
+namespace hypic::cuda {
+
+class Scratch {
+ public:
+  Scratch(size_t bytes, cudaStream_t stream) : stream_(stream) {
+    if (bytes > 0) check(cudaMallocAsync(&memory_, bytes, stream), "scratch");
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (memory_) cudaFreeAsync(memory_, stream_);
+  }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  cudaStream_t stream_;
+  void* memory_ = nullptr;
+};
+
+}  // namespace hypic::cuda
