@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -275,6 +276,13 @@ struct MoeArgs {        // router, then experts; the fields that pass from one t
   ExpertsArgs experts;
 };
 
+// The rows of a forward, in memory of the backend; valid until the next begin.
+struct Rows {
+  Tensor tokens;      // [R] i32
+  Tensor positions;   // [R] i32
+  Tensor logit_rows;  // [n] i32
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -299,7 +307,15 @@ class Backend {
   virtual void fill_zero(const Tensor& tensor) = 0;
 
   // The chain table of the operations that follow; it must outlive them.
-  virtual void begin(const ChainTable& table) = 0;
+  virtual Rows begin(const ChainTable& table) = 0;
+
+  // Enqueues operations that depend on nothing but `key`, the chain table and the contents of memory. A backend may
+  // record them and replay the record where it has one for this key and a table of the same shape.
+  virtual void replay(const std::string& key, const std::function<void()>& enqueue);
+
+  // Seconds that each operation took since profile(true), by name; empty where a backend does not measure.
+  virtual void profile(bool on);
+  virtual std::map<std::string, double> profile_seconds() const { return {}; }
 
   // Primitives.
   virtual void random_normal(const RandomNormalArgs&) = 0;

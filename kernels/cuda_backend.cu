@@ -1,5 +1,6 @@
 #include "kernels/cuda_backend.h"
 
+#include <bit>
 #include <functional>
 #include <map>
 #include <optional>
@@ -8,7 +9,10 @@
 #include "kernels/common/cuda.cuh"
 #include "kernels/common/device_table.cuh"
 #include "kernels/common/nccl.cuh"
+#include "kernels/common/records.cuh"
 #include "kernels/common/staging.cuh"
+#include "kernels/common/timings.cuh"
+#include "kernels/linear_attention/chunked.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
 #include "kernels/ops/attention.cuh"
 #include "kernels/ops/attention_mma.cuh"
@@ -92,7 +96,26 @@ class CudaBackend final : public Backend {
     if (tensor.bytes() > 0) check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), stream_), "fill");
   }
 
-  void begin(const ChainTable& table) override { table_.upload(table, *staging_, stream_); }
+  Rows begin(const ChainTable& table) override {
+    table_.upload(table, *staging_, stream_);
+    const auto view = [](const int32_t* x, size_t n) { return Tensor(x, {static_cast<int64_t>(n)}); };
+    const DeviceTable& device = table_.device();
+    return {view(device.tokens, table.tokens.size()), view(device.positions, table.positions.size()),
+            view(device.logit_rows, table.logit_rows.size())};
+  }
+
+  void replay(const std::string& key, const std::function<void()>& enqueue) override {
+    if (profiling_) return enqueue();
+    // Launch plans follow the number of keys by powers of two.
+    const auto keys = std::bit_ceil(static_cast<uint32_t>(table_.max_keys()) + 1);
+    records_.replay(str(key, "|", table_.shape(), "|", keys), enqueue, stream_, launches_);
+  }
+
+  void profile(bool on) override {
+    profiling_ = on;
+    if (on) timings_.clear();
+  }
+  std::map<std::string, double> profile_seconds() const override { return timings_.seconds(stream_); }
 
   void random_normal(const RandomNormalArgs& a) override {
     run("random_normal/plain", cuda::random_normal, a, stream_);
@@ -115,7 +138,10 @@ class CudaBackend final : public Backend {
       run("causal_conv/plain", cuda::causal_conv, a, table_, stream_);
   }
   void linear_attention(const LinearAttentionArgs& a) override {
-    run("linear_attention/plain", cuda::linear_attention, a, table_, stream_);
+    if (fast() && chunked_takes(a))
+      run("linear_attention/chunked", cuda::chunked, a, table_, sms_, stream_);
+    else
+      run("linear_attention/plain", cuda::linear_attention, a, table_, stream_);
   }
   void rope(const RopeArgs& a) override { run("rope/plain", cuda::rope, a, stream_); }
   void append_kv(const AppendKvArgs& a) override { run("append_kv/plain", cuda::append_kv, a, table_, stream_); }
@@ -144,7 +170,9 @@ class CudaBackend final : public Backend {
   template <class Operation, class... Args>
   void run(const char* kernel, Operation&& operation, Args&&... args) {
     ++launches_[kernel];
+    if (profiling_) timings_.begin(kernel, stream_);
     std::invoke(operation, std::forward<Args>(args)...);
+    if (profiling_) timings_.end(stream_);
   }
 
   const CudaOptions options_;
@@ -156,6 +184,9 @@ class CudaBackend final : public Backend {
   TableUpload table_;
   std::optional<Communicator> group_;
   std::map<std::string, int64_t> launches_;
+  Records records_;
+  bool profiling_ = false;
+  Timings timings_;
 };
 
 }  // namespace

@@ -13,24 +13,22 @@ constexpr double kLatentEps = 1e-6;  // of the latent's norm, whatever the confi
 // The activations of one forward, allocated once for all layers.
 class Pass {
  public:
-  Pass(const Model& model, Pools& pools, const ChainTable& table, const ForwardOptions& options)
+  Pass(const Model& model, Pools& pools, const Rows& rows, const ForwardOptions& options)
       : model_(model),
         spec_(model.spec()),
         backend_(model.backend()),
         pools_(pools),
         options_(options),
-        R_(table.row_count()) {
-    backend_.begin(table);
-    tokens_ = Buffer(backend_, DType::i32, {R_});
-    positions_ = Buffer(backend_, DType::i32, {R_});
-    backend_.upload(tokens_, table.tokens.data());
-    backend_.upload(positions_, table.positions.data());
+        R_(rows.tokens[0]),
+        tokens_(rows.tokens),
+        positions_(rows.positions),
+        logit_rows_(rows.logit_rows) {
     residual_ = activation(spec_.hidden);
     normed_ = activation(spec_.hidden);
     update_ = activation(spec_.hidden);
   }
 
-  void run(const ChainTable& table, const Tensor& logits) {
+  void run(const Tensor& logits) {
     backend_.embedding({tokens_, model_.weight("embed"), residual_, spec_.embedding_scale});
     tap("embedding", residual_);
     for (int l = 0; l < spec_.layer_count(); ++l) {
@@ -44,13 +42,10 @@ class Pass {
       if (options_.hooks) options_.hooks->after(l);
     }
     prefix_.clear();
-    if (table.logit_rows.empty()) return;
+    if (logit_rows_[0] == 0) return;
     norm("norm");
-    const int64_t n = static_cast<int64_t>(table.logit_rows.size());
-    const Buffer rows(backend_, DType::i32, {n}),
-        last(backend_, backend_.compute_dtype(), {n, spec_.hidden});
-    backend_.upload(rows, table.logit_rows.data());
-    backend_.gather_rows({normed_, rows, last});
+    const Buffer last(backend_, backend_.compute_dtype(), {logit_rows_[0], spec_.hidden});
+    backend_.gather_rows({normed_, logit_rows_, last});
     backend_.matmul({last, model_.lm_head(), logits, spec_.logit_scale});
     tap("logits", logits);
   }
@@ -407,9 +402,10 @@ class Pass {
   Pools& pools_;
   const ForwardOptions& options_;
   const int64_t R_;
+  const Tensor tokens_, positions_, logit_rows_;
   std::string prefix_;
   double pending_ = 0;  // update_ waits to be added to the residual, times this
-  Buffer tokens_, positions_, residual_, normed_, update_, beside_;
+  Buffer residual_, normed_, update_, beside_;
   std::map<int64_t, std::pair<Buffer, Buffer>> inner_;                         // by width: up, gate
   Buffer route_logits_, route_weights_, route_experts_, shared_, shared_gate_;  // moe
   Buffer qkv_, conv_, z_, o_, q_, k_, alpha_, beta_logit_, g_, beta_;          // linear
@@ -419,11 +415,20 @@ class Pass {
 
 }  // namespace
 
-void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
-             const ForwardOptions& options) {
+void check_table(const Pools& pools, const ChainTable& table) {
   table.check(pools.sizes.state_slots, pools.sizes.operator_slots, pools.sizes.pages);
   HYPIC_CHECK(table.page_size == pools.sizes.page_size);
-  Pass(model, pools, table, options).run(table, logits);
+}
+
+void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
+             const ForwardOptions& options) {
+  check_table(pools, table);
+  enqueue_forward(model, pools, model.backend().begin(table), logits, options);
+}
+
+void enqueue_forward(const Model& model, Pools& pools, const Rows& rows, const Tensor& logits,
+                     const ForwardOptions& options) {
+  Pass(model, pools, rows, options).run(logits);
 }
 
 }  // namespace hypic

@@ -22,4 +22,11 @@ struct ForwardOptions {
 void forward(const Model& model, Pools& pools, const ChainTable& table, const Tensor& logits,
              const ForwardOptions& options = {});
 
+// InternalError where the table names what the pools do not have.
+void check_table(const Pools& pools, const ChainTable& table);
+
+// The same as forward without its check and begin(table): operations alone, which a backend can replay.
+void enqueue_forward(const Model& model, Pools& pools, const Rows& rows, const Tensor& logits,
+                     const ForwardOptions& options = {});
+
 }  // namespace hypic

@@ -64,7 +64,11 @@ class CpuBackend final : public Backend {
     std::memset(tensor.data, 0, tensor.bytes());
   }
 
-  void begin(const ChainTable& table) override { table_ = &table; }
+  Rows begin(const ChainTable& table) override {
+    table_ = &table;
+    const auto view = [](const std::vector<int32_t>& x) { return Tensor(x.data(), {static_cast<int64_t>(x.size())}); };
+    return {view(table.tokens), view(table.positions), view(table.logit_rows)};
+  }
 
   void random_normal(const RandomNormalArgs& a) override { reference::random_normal(a); }
   void embedding(const EmbeddingArgs& a) override { reference::embedding<T>(a); }

@@ -353,8 +353,13 @@ void Engine::decode(Batch& batch) {
     const ChainTable table = plan_decode(rows, options_.pools.page_size);
     Backend& backend = model_.backend();
     const int64_t n = static_cast<int64_t>(rows.size());
-    const Buffer logits(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
-    forward(model_, pools_, table, logits);
+    if (!decode_logits_ || decode_logits_.tensor()[0] < n)
+      decode_logits_ = Buffer(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
+    const Tensor logits = decode_logits_.tensor().rows(0, n);
+    check_table(pools_, table);
+    const Rows inputs = backend.begin(table);
+    backend.replay(str("decode|", this, "|", logits.data),
+                   [&] { enqueue_forward(model_, pools_, inputs, logits); });
     sample(logits, active);
   }
 }

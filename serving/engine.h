@@ -103,6 +103,7 @@ class Engine {
   Pools pools_;
   Slots pages_, operators_, states_;
   SegmentCache cache_;
+  Buffer decode_logits_;  // [requests, vocabulary], kept so that a recorded step finds it in place
 };
 
 }  // namespace hypic

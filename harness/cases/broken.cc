@@ -80,9 +80,9 @@ class BrokenBackend final : public Backend {
   void download(void* to, const Tensor& from) override { cpu_->download(to, from); }
   void copy(const Tensor& to, const Tensor& from) override { cpu_->copy(to, from); }
   void fill_zero(const Tensor& tensor) override { cpu_->fill_zero(tensor); }
-  void begin(const ChainTable& table) override {
+  Rows begin(const ChainTable& table) override {
     intact_.chains = &table;
-    cpu_->begin(table);
+    return cpu_->begin(table);
   }
 
 #define HYPIC_OPERATION(whole, name, Args)     \

@@ -78,8 +78,9 @@ void Context::compare(std::string_view what, const Array& got, const Array& want
   compare(what, got, want, axis, {tolerance(compute())});
 }
 
-void Context::same(std::string_view what, const Array& got, const Array& want, int axis) {
-  batch_invariant() ? identical(what, got, want) : compare(what, got, want, axis);
+void Context::same(std::string_view what, const Array& got, const Array& want, int axis,
+                   const std::vector<double>& floors) {
+  batch_invariant() ? identical(what, got, want) : compare(what, got, want, axis, {tolerance(compute())}, floors);
 }
 
 void Context::identical(std::string_view what, const Array& got, const Array& want) {

@@ -52,7 +52,8 @@ class Context {
   void compare(std::string_view what, const Array& got, const Array& want, int axis = -1);
   // Two runs that must agree: in their bits where the backend is batch-invariant, else within the
   // tolerance.
-  void same(std::string_view what, const Array& got, const Array& want, int axis = -1);
+  void same(std::string_view what, const Array& got, const Array& want, int axis = -1,
+            const std::vector<double>& floors = {});
   void identical(std::string_view what, const Array& got, const Array& want);
   void unharmed(std::string_view what, const Arena& arena);
   void expect(bool holds, std::string_view what, std::string_view why);

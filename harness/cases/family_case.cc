@@ -240,6 +240,20 @@ void skip(Context& c, const FamilyReference& family, const Dims& shape) {
   layer.check("skip · v");
 }
 
+// Heads as wide as models have them, which kernels for tensor cores ask for.
+void wide(Context& c, const FamilyReference& family, const Dims&) {
+  const Dims half = family.fit({0, 1, 2, 64, 32, 2}), whole = family.fit({0, 1, 1, 128, 128, 2});
+  lengths(c, family, half);
+  neighbours(c, family, half);
+  fresh(c, family, half);
+  for (const Dims& dims : {half, whole}) {
+    splits(c, family, dims);
+    reuse(c, family, dims);
+    repeats(c, family, dims);
+    if (family.traits().relocatable) relocation(c, family, dims);
+  }
+}
+
 // Slow heads over a long prompt, where roundings add up.
 void long_prompt(Context& c, const FamilyReference& family, const Dims&) {
   const Dims dims = family.fit({32768, 2, 4, 4, 4, 2});
@@ -290,6 +304,9 @@ std::vector<Case> family_cases() {
     if (traits.relocatable) add("relocation", relocation);
     add("strided", strided);
     if (traits.family == Family::mamba2) add("skip", skip);
+    if (traits.readout == Readout::plain && traits.side == Side::key &&
+        (traits.decay == Decay::none || traits.decay == Decay::scalar))
+      add("wide", wide);
     add("long", long_prompt);
     for (const Fault& fault : twin.faults)
       add(fault.name,

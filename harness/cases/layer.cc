@@ -532,7 +532,11 @@ void Layer::check_same(const std::string& what, const Layer& other, int64_t begi
   for (const auto& [mine, theirs] : operators) {
     const Operator x = operator_at(mine), y = other.operator_at(theirs);
     context_.same(str(what, ", operator ", mine, ", U"), x.U, y.U, 0);
-    if (x.T) context_.same(str(what, ", operator ", mine, ", T"), x.T, y.T, 0);
+    // As in check_operator, T is held to what it is applied to: to the size of the identity.
+    const double identity = std::sqrt(static_cast<double>(
+        x.T && operators_.kind != OperatorKind::dense ? x.T.product(1) : x.U.product(1) / x.U.last()));
+    if (x.T)
+      context_.same(str(what, ", operator ", mine, ", T"), x.T, y.T, 0, std::vector<double>(x.T[0], identity));
     if (x.log_scale)
       context_.same(str(what, ", operator ", mine, ", log scale"), x.log_scale, y.log_scale, 0);
   }

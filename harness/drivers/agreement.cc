@@ -12,6 +12,7 @@ namespace hypic {
 namespace {
 
 constexpr uint64_t kSeed = 11;
+constexpr int32_t kSteps = 5;
 
 struct Settings {
   ModelChoice choice;
@@ -38,6 +39,24 @@ std::vector<std::vector<double>> logits_of(const Model& model, const std::vector
   return logits;
 }
 
+// How much less likely than the best the tokens are that greedy decode steps choose after a prompt, by prefill of the
+// longer prompt: the largest difference of logits.
+double regret(const Model& model, const Tokens& prompt) {
+  EngineOptions options;
+  const auto length = static_cast<int64_t>(prompt.size());
+  options.pools = {.state_slots = 2, .operator_slots = 1, .pages = (length + kSteps) / 16 + 2, .page_size = 16};
+  options.max_rows = static_cast<int32_t>(length);
+  const Tokens tokens = Engine(model, options).run({{{prompt}, kSteps}}, mode_named("full")).responses[0].tokens;
+  double worst = 0;
+  Tokens longer = prompt;
+  for (const int32_t token : tokens) {
+    const std::vector<double> logits = logits_of(model, {longer}, length + kSteps)[0];
+    worst = worse(worst, *std::max_element(logits.begin(), logits.end()) - logits[token]);
+    longer.push_back(token);
+  }
+  return worst;
+}
+
 Result run(const Settings& settings, const ProgressFn& progress) {
   const auto backend = make_backend(settings.choice.backend);
   const Model model = Model::open(*backend, settings.choice.model);
@@ -45,7 +64,7 @@ Result run(const Settings& settings, const ProgressFn& progress) {
   Result result;
   result.verdict = Verdict::pass;
   Table table{"Logits of the last token, against one whole prefill",
-              {"tokens", "rms of the logits", str("in chunks of ", settings.chunk), "token by token", "beside others", "bound"},
+              {"tokens", "rms of the logits", str("in chunks of ", settings.chunk), "token by token", "beside others", "bound", "decoded tokens: logits below the best"},
               {}};
   double done = 0;
   for (const int64_t length : settings.lengths) {
@@ -74,19 +93,28 @@ Result run(const Settings& settings, const ProgressFn& progress) {
     result.values.push_back({str("excess.batched.", length), excess(beside, bound), "bounds"});
     row.push_back(Cell(beside, Format::scientific));
     row.push_back(bound == 0 ? Cell("equal") : Cell(bound, Format::scientific));
+    if (length + kSteps < spec.max_positions) {
+      const double below = regret(model, prompt);
+      result.values.push_back({str("difference.continued.", length), below, "logits"});
+      result.values.push_back({str("excess.continued.", length), excess(below, 2 * bound), "bounds"});  // both may be off
+      row.push_back(Cell(below, Format::scientific));
+    } else {
+      row.emplace_back("–");
+    }
     table.rows.push_back(std::move(row));
   }
   result.tables = {std::move(table)};
   result.note = str(spec.name, " on ", settings.choice.backend,
                     ", random tokens. Whole, in chunks, token by token and beside other prompts, the same "
-                    "prompt must give the same logits: on a CPU backend the same bits.");
+                    "prompt must give the same logits: on a CPU backend the same bits. Greedy decode steps must choose what "
+                    "prefill of the longer prompt finds most likely.");
   return result;
 }
 
 }  // namespace
 
 // Parameters: model (random:qwen3.5-tiny), backend (cpu), lengths ([1, 3, 4, 63, 64, 65, 200]), chunk (48).
-// Values by length: difference.{chunked, decoded, batched}, and excess.…, the same in units of what is allowed.
+// Values by length: difference.{chunked, decoded, batched, continued}, and excess.…, the same in units of what is allowed.
 Work prepare_agreement(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;

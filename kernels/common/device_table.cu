@@ -67,9 +67,10 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
     return at;
   };
   const size_t chains = add(table.chains), items = add(table.items), residues = add(table.residues),
-               pages = add(table.pages), positions = add(table.positions), chain_of = add(table.chain_of),
-               items_of = add(item_of),
-               ops = add(op_steps), orders = add(order), row_chunks = add(chunks);
+               tokens = add(table.tokens), positions = add(table.positions), logit_rows = add(table.logit_rows),
+               chain_of = add(table.chain_of), items_of = add(item_of), ops = add(op_steps), orders = add(order),
+               row_chunks = add(chunks);
+  const size_t pages = add(table.pages);  // the last: their number alone changes from one decode step to the next
   if (host.size() > bytes_) {
     check(cudaStreamSynchronize(stream), "stream");
     check(cudaFree(memory_), "free");
@@ -85,13 +86,21 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
   at(device_.items, items);
   at(device_.residues, residues);
   at(device_.pages, pages);
+  at(device_.tokens, tokens);
   at(device_.positions, positions);
+  at(device_.logit_rows, logit_rows);
   at(device_.chain_of, chain_of);
   at(device_.item_of, items_of);
   at(device_.op_steps, ops);
   at(device_.order, orders);
   at(device_.chunks, row_chunks);
   device_.page_size = table.page_size;
+  shape_ = str(memory_);
+  for (const size_t size : {table.chains.size(), table.items.size(), table.residues.size(), table.tokens.size(),
+                            table.logit_rows.size(), op_steps.size(), chunks.size()})
+    shape_ += str(",", size);
+  for (const Chain& chain : table.chains) shape_ += str(",", chain.row_end);
+  for (const Level& level : levels_) shape_ += str(";", level.last, ",", level.op_last, ",", level.single_first);
   rows_ = table.row_count();
   chunk_count_ = static_cast<int32_t>(chunks.size());
   item_count_ = static_cast<int32_t>(table.items.size());

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/chain.h"
@@ -28,7 +29,9 @@ struct DeviceTable {  // device pointers
   const ChainItem* items = nullptr;
   const ResidueRef* residues = nullptr;
   const int32_t* pages = nullptr;
+  const int32_t* tokens = nullptr;
   const int32_t* positions = nullptr;
+  const int32_t* logit_rows = nullptr;
   const int32_t* chain_of = nullptr;
   const int32_t* item_of = nullptr;   // [R] the step of each row
   const OpStep* op_steps = nullptr;
@@ -56,12 +59,16 @@ class TableUpload {
   int32_t max_keys() const { return max_keys_; }  // the most keys, residues included, that a row sees
   int64_t rows() const { return rows_; }
   int32_t chunk_count() const { return chunk_count_; }
+  // Equal for two tables whose arrays, but for the pages, have the same sizes and lie in the same memory: kernels
+  // recorded for one may be replayed for the other.
+  const std::string& shape() const { return shape_; }
   int32_t page_size() const { return device_.page_size; }
 
  private:
   DeviceTable device_;
   std::vector<Level> levels_;
   std::vector<Chain> chains_;
+  std::string shape_;
   int32_t item_count_ = 0;
   int32_t max_position_ = 0;
   int32_t max_keys_ = 0;

@@ -74,4 +74,25 @@ __device__ inline void cp_async_4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
+// The way back of ldmatrix_x4_trans: lane 4g + t has (2t.., g) of each matrix.
+__device__ inline void stmatrix_x4_trans(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// All threads of the block, from wherever they are.
+__device__ inline void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// Registers a thread that this group of four warps has from now on, where the launch gave all groups as many: some
+// give back, others then take.
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 }  // namespace hypic::cuda

@@ -8,23 +8,13 @@
 #include "kernels/common/rotation.cuh"
 #include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
+#include "kernels/linear_attention/decaying.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
 
 namespace hypic::cuda {
 
 constexpr size_t kMaxShared = 200 << 10;
 constexpr int kColumns = 32;  // of a block, where columns are independent
-
-// x ← eᵍ x + change, with the complement expm1 for slow decays (see the reference).
-struct Decaying {
-  float factor = 0;
-  bool complement = true;
-  __device__ Decaying() {}
-  __device__ explicit Decaying(float g) : factor(g > -0.5f ? expm1f(g) : expf(g)), complement(g > -0.5f) {}
-  __device__ float operator()(float x, float change) const {
-    return complement ? x + (factor * x + change) : factor * x + change;
-  }
-};
 
 template <class T>
 struct PlainArgs {

@@ -1,0 +1,72 @@
+#include "kernels/common/records.cuh"
+
+#include "kernels/common/cuda.cuh"
+
+namespace hypic::cuda {
+namespace {
+
+constexpr size_t kMaxRecords = 64;
+
+// Ends a capture also where something throws on the way: the stream must be usable again.
+class Capture {
+ public:
+  explicit Capture(cudaStream_t stream) : stream_(stream) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  }
+  ~Capture() {
+    if (!ended_) cudaStreamEndCapture(stream_, &graph_);
+    if (graph_) cudaGraphDestroy(graph_);
+  }
+  cudaGraphExec_t instantiate() {
+    ended_ = true;
+    check(cudaStreamEndCapture(stream_, &graph_), "capture");
+    cudaGraphExec_t exec = nullptr;
+    check(cudaGraphInstantiate(&exec, graph_, 0), "graph");
+    return exec;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Records::~Records() { forget(); }
+
+void Records::forget() {
+  for (const auto& [key, record] : records_)
+    if (record.graph) cudaGraphExecDestroy(record.graph);
+  records_.clear();
+}
+
+void Records::replay(const std::string& key, const std::function<void()>& enqueue, cudaStream_t stream,
+                     Launches& launches) {
+  const auto found = records_.find(key);
+  if (found == records_.end()) {
+    if (records_.size() >= kMaxRecords) {
+      check(cudaStreamSynchronize(stream), "stream");  // a record may be running
+      forget();
+    }
+    records_[key];
+    return enqueue();
+  }
+  Record& record = found->second;
+  if (!record.graph) {
+    const Launches before = launches;
+    Capture capture(stream);
+    enqueue();
+    record.graph = capture.instantiate();
+    for (auto& [kernel, count] : launches) {
+      const auto old = before.find(kernel);
+      const int64_t more = count - (old == before.end() ? 0 : old->second);
+      if (more > 0) record.launches[kernel] = more;
+    }
+    launches = before;  // recorded, not run
+  }
+  check(cudaGraphLaunch(record.graph, stream), "graph launch");
+  for (const auto& [kernel, count] : record.launches) launches[kernel] += count;
+}
+
+}  // namespace hypic::cuda

@@ -1,0 +1,61 @@
+#include "kernels/linear_attention/chunked_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace hypic::cuda {
+namespace {
+
+constexpr int kGpus[] = {78, 132};  // multiprocessors of an H20; of an H100 or H200
+
+TEST(ChunkedPlan, CoversAllColumns) {
+  for (const int sms : kGpus)
+    for (const int chains : {0, 1, 3, 64, 1000})
+      for (const int op_steps : {0, 1, 64})
+        for (const int heads : {1, 4, 32, 48})
+          for (const int dk : {64, 128})
+            for (const int dv : {16, 48, 64, 128, 256})
+              for (const bool dense : {false, true}) {
+                const WalkPlan plan = plan_walk(sms, chains, op_steps, heads, dk, dv, dense);
+                EXPECT_TRUE(plan.columns == 32 || plan.columns == 64 || plan.columns == 128) << plan.columns;
+                EXPECT_GE(plan.v_parts * plan.columns, dv);
+                EXPECT_LT((plan.v_parts - 1) * plan.columns, dv);
+                if (dense) {
+                  EXPECT_GE(plan.t_parts * plan.columns, dk);
+                } else {
+                  EXPECT_EQ(plan.t_parts, 0);
+                }
+                EXPECT_EQ(plan.chain_works, chains * heads * plan.v_parts);
+                EXPECT_EQ(plan.op_works, op_steps * heads * (plan.v_parts + plan.t_parts));
+                EXPECT_LE(plan.blocks, sms);
+                EXPECT_LE(plan.blocks, plan.works());
+                EXPECT_EQ(plan.blocks == 0, plan.works() == 0);
+              }
+}
+
+TEST(ChunkedPlan, OneChainFillsTheGpu) {
+  EXPECT_EQ(plan_walk(132, 1, 0, 32, 128, 128, true).blocks, 128);  // 32 columns each
+  EXPECT_EQ(plan_walk(78, 1, 0, 32, 128, 128, true).blocks, 64);    // two rounds of 32 would take longer
+  EXPECT_EQ(plan_walk(132, 2, 0, 32, 128, 128, true).columns, 64);
+}
+
+TEST(ChunkedPlan, ManyChainsShareTheirOperands) {
+  for (const int sms : kGpus) {
+    EXPECT_EQ(plan_walk(sms, 64, 0, 32, 128, 128, true).columns, 128);
+    EXPECT_EQ(plan_walk(sms, 64, 64, 32, 128, 128, true).columns, 128);
+  }
+}
+
+TEST(ChunkedPlan, HeadsOfABlockDivideTheGroup) {
+  for (const int sms : kGpus)
+    for (const int chunks : {1, 8, 128, 4096})
+      for (const int group : {1, 2, 3, 6, 8}) {
+        const int heads = plan_prepare_heads(sms, chunks, 4, 4 * group);
+        EXPECT_EQ(group % heads, 0);
+        EXPECT_TRUE(heads == 1 || chunks * 4 * group / heads >= sms) << "blocks of several heads on idle SMs";
+      }
+  EXPECT_EQ(plan_prepare_heads(132, 512, 16, 32), 2);
+  EXPECT_EQ(plan_prepare_heads(132, 8, 16, 32), 1);
+}
+
+}  // namespace
+}  // namespace hypic::cuda
