@@ -313,7 +313,8 @@ class Backend {
   // record them and replay the record where it has one for this key and a table of the same shape.
   virtual void replay(const std::string& key, const std::function<void()>& enqueue);
 
-  // Seconds that each operation took since profile(true), by name; empty where a backend does not measure.
+  // While on, operations are timed one by one; profile(true) begins anew. Seconds so far by operation, such as
+  // "linear_attention"; empty where a backend does not time.
   virtual void profile(bool on);
   virtual std::map<std::string, double> profile_seconds() const { return {}; }
 

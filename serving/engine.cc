@@ -15,8 +15,10 @@ int64_t pages_for(int64_t tokens, int32_t page_size) {
 
 const EngineOptions& checked(const EngineOptions& options) {
   const PoolSizes& pools = options.pools;
-  require(pools.page_size > 0 && options.max_rows > 0, "a page and a forward need at least one token");
-  require(pools.state_slots >= 0 && pools.operator_slots >= 0 && pools.pages >= 0, "pools cannot be negative");
+  require(pools.page_size > 0 && options.max_rows > 0,
+          "a page and a forward need at least one token");
+  require(pools.state_slots >= 0 && pools.operator_slots >= 0 && pools.pages >= 0,
+          "pools cannot be negative");
   return options;
 }
 
@@ -52,6 +54,9 @@ struct Engine::Running {
   std::vector<PagedResidue> residues;
   int32_t position = 0;                               // of the next token
   int32_t own = 0;                                    // own tokens in the pages
+  std::vector<SegmentCache::Pin> pins;                // what it uses of the cache
+  size_t prefix_segments = 0;                         // found in the cache as one prefix
+  std::vector<Tokens> prefixes;                       // of whole segments, the shortest first
   std::vector<std::pair<Tokens, int32_t>> snapshots;  // prefixes to store: tokens, state slot
 };
 
@@ -75,6 +80,11 @@ class Engine::Batch {
 
   PlanInput input;
   std::vector<Running> running;
+  struct Built {
+    bool admitted;
+    size_t request;  // the first one that needs it
+  };
+  std::vector<Built> built;  // by build
 
  private:
   static void give_back(Slots& slots, int32_t slot) {
@@ -90,9 +100,18 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       pages_("K, V page", options.pools.pages),
       operators_("operator slot", options.pools.operator_slots),
       states_("state slot", options.pools.state_slots),
-      cache_(str(model.identity(), "|", name_of(model.backend().compute_dtype()), "|page ",
-                 options.pools.page_size, "|rank 0 of 1"),
-             pages_, operators_, states_) {}
+      cache_(str(model.identity(), "|", hex(Sha256().add(model.spec().config).digest()), "|",
+                 model.backend().name(), "|", name_of(model.backend().compute_dtype()), "|",
+                 name_of(options.cache.format), "|rank 0 of 1"),
+             model, pools_, pages_, operators_, states_, options.cache) {}
+
+// Free slots; entries that are not in use make room.
+std::vector<int32_t> Engine::take(Slots& slots, int64_t count) {
+  cache_.make_room(slots, count);
+  return slots.take(count);
+}
+
+int32_t Engine::take(Slots& slots) { return take(slots, 1)[0]; }
 
 PlanInput Engine::plan_input(const Mode& mode) const {
   PlanInput input;
@@ -107,6 +126,9 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
                       const RunOptions& options) {
   Batch batch(*this, mode);
   for (const Request& request : requests) admit(request, options.keep_state, batch);
+  // Only now: what is worth storing must not take the slots that a request needs.
+  for (size_t i = 0; i < batch.running.size(); ++i)
+    plan_saves(batch.running[i], batch.input.requests[i]);
   Plan plan = plan_prefill(batch.input);
   for (size_t i = 0; i < batch.running.size(); ++i) batch.running[i].residues = plan.residues[i];
   run_tables(plan, options, batch);
@@ -114,6 +136,14 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
     if (r.kept_state == kNone) continue;
     r.response.state_before_question =
         download_state(r.kept_from == kNone ? r.kept_state : r.kept_from);
+  }
+  if (options_.faults.stored_twice &&
+      std::any_of(requests.begin(), requests.end(),
+                  [](const Request& r) { return r.max_tokens > 1; })) {
+    const auto builds = batch.input.builds;
+    store_builds(batch);
+    batch.input.builds = builds;
+    for (Build& build : batch.input.builds) build.state = kNone;
   }
   decode(batch);
   store_builds(batch);
@@ -128,10 +158,11 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
 
 Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
   Batch batch(*this, mode);
+  std::vector<SegmentCache::Pin> pins;
   int32_t position = 0;
   for (const Tokens& tokens : segments) {
     check_tokens(tokens);
-    residue_for(tokens, position, batch);
+    residue_for(tokens, position, true, pins, batch);
     position += static_cast<int32_t>(tokens.size());
   }
   const Plan plan = plan_prefill(batch.input);
@@ -139,6 +170,7 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
   if (options_.faults.warm_without_state && segments.size() == 1)
     for (const Build& build : batch.input.builds)
       zero_operator(batch.input.residues[build.residue].op);
+  pins.clear();  // what is new may push out what was used
   store_builds(batch);
   return plan.counters;
 }
@@ -169,7 +201,8 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
   running.max_tokens = request.max_tokens;
   running.sampling = checked(request.sampling);
   running.position = static_cast<int32_t>(total);
-  running.state = states_.take();
+  running.state = take(states_);
+  if (keep_state) running.kept_state = take(states_);
 
   PlanRequest plan;
   plan.state = running.state;
@@ -178,107 +211,133 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
   for (size_t i = 0; i <= question; ++i) {
     const Tokens& tokens = running.segments[i];
     const int32_t n = static_cast<int32_t>(tokens.size());
-    const int32_t residue = i < question ? residue_for(tokens, position, batch) : kNone;
+    const int32_t residue =
+        i < question ? residue_for(tokens, position, false, running.pins, batch) : kNone;
     plan.segments.push_back({tokens, residue, kNone});
     running.own += residue == kNone ? n : mode.head + mode.tail;
     position += n;
   }
-  if (mode.reuse == Reuse::prefix) admit_prefix(running, plan);
-  if (keep_state) {
-    running.kept_state = states_.take();
-    if (plan.segments.size() == 1) {  // nothing is computed before the question
-      plan.fresh ? zero_state(running.kept_state) : copy_state(running.kept_state, running.state);
-    } else {
-      int32_t& save = plan.segments[plan.segments.size() - 2].save;
-      if (save == kNone)
-        save = running.kept_state;
-      else
-        running.kept_from = save;
-    }
-  }
+  if (mode.reuse == Reuse::prefix) start_from_prefix(running, plan);
   const int64_t needed = pages_for(running.own + request.max_tokens, options_.pools.page_size);
   const std::vector<int32_t> more =
-      pages_.take(needed - static_cast<int64_t>(running.pages.size()));
+      take(pages_, needed - static_cast<int64_t>(running.pages.size()));
   running.pages.insert(running.pages.end(), more.begin(), more.end());
   plan.pages = running.pages;
   batch.input.requests.push_back(std::move(plan));
 }
 
-// Starts from the longest cached prefix of whole segments, and plans to store the state after each
-// later one.
-void Engine::admit_prefix(Running& running, PlanRequest& plan) {
-  const size_t question = running.segments.size() - 1;
-  const SegmentCache::Prefix* hit = nullptr;
-  size_t hit_segments = 0;
-  std::vector<Tokens> prefixes;
+// Starts from the longest cached prefix of whole segments.
+void Engine::start_from_prefix(Running& running, PlanRequest& plan) {
   Tokens prefix;
-  for (size_t i = 0; i < question; ++i) {
+  for (size_t i = 0; i + 1 < running.segments.size(); ++i) {
     prefix.insert(prefix.end(), running.segments[i].begin(), running.segments[i].end());
-    prefixes.push_back(prefix);
-    if (const SegmentCache::Prefix* found = cache_.find_prefix(prefix)) {
-      hit = found;
-      hit_segments = i + 1;
-    }
+    running.prefixes.push_back(prefix);
   }
-  for (size_t i = hit_segments; i < question; ++i) {
-    plan.segments[i].save = states_.take();
-    running.snapshots.emplace_back(prefixes[i], plan.segments[i].save);
-  }
-  if (!hit) return;
-  plan.segments.erase(plan.segments.begin(), plan.segments.begin() + hit_segments);
+  if (running.prefixes.empty()) return;
+  auto found = cache_.find_prefix(running.prefixes);
+  if (!found) return;
+  SegmentCache::Pin& hit = running.pins.emplace_back(std::move(found->second));
+  running.prefix_segments = found->first + 1;
+  plan.segments.erase(plan.segments.begin(), plan.segments.begin() + running.prefix_segments);
   plan.fresh = false;
-  plan.prefix = static_cast<int32_t>(hit->tokens.size());
-  copy_state(running.state, hit->state);
+  plan.prefix = static_cast<int32_t>(hit.tokens().size());
+  copy_state(running.state, hit.slot());
   const int32_t page_size = options_.pools.page_size;
   for (int32_t i = 0; i < plan.prefix / page_size; ++i) {
-    pages_.share(hit->pages[i]);
-    running.pages.push_back(hit->pages[i]);
+    pages_.share(hit.pages()[i]);
+    running.pages.push_back(hit.pages()[i]);
   }
   if (plan.prefix % page_size != 0) {  // this request appends behind the prefix: its own copy
-    running.pages.push_back(pages_.take());
-    copy_page(running.pages.back(), hit->pages.back());
+    running.pages.push_back(take(pages_));
+    copy_page(running.pages.back(), hit.pages().back());
   }
+}
+
+// Which states the forwards save: the one before the question, and prefixes that are worth storing
+// as far as slots go.
+void Engine::plan_saves(Running& running, PlanRequest& plan) {
+  for (size_t i = running.prefix_segments; i < running.prefixes.size(); ++i) {
+    if (cache_.admits(Part::prefix, running.prefixes[i])) {
+      cache_.make_room(states_, 1);
+      if (states_.available() > 0) {
+        const int32_t state = states_.take();
+        plan.segments[i - running.prefix_segments].save = state;
+        running.snapshots.emplace_back(running.prefixes[i], state);
+        continue;
+      }
+    }
+    cache_.count_refused();
+  }
+  if (running.kept_state == kNone) return;
+  if (plan.segments.size() == 1) {  // nothing is computed before the question
+    plan.fresh ? zero_state(running.kept_state) : copy_state(running.kept_state, running.state);
+    return;
+  }
+  int32_t& save = plan.segments[plan.segments.size() - 2].save;
+  if (save == kNone)
+    save = running.kept_state;
+  else
+    running.kept_from = save;
 }
 
 // The residue of a segment in this plan: cached, already planned, or a new build. kNone where the
 // mode reuses no segments or this one is too short.
-int32_t Engine::residue_for(const Tokens& tokens, int32_t position, Batch& batch) {
+int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
+                            std::vector<SegmentCache::Pin>& pins, Batch& batch) {
   PlanInput& input = batch.input;
   const Mode& mode = input.mode;
   const int32_t n = static_cast<int32_t>(tokens.size());
   if (mode.reuse != Reuse::segments || n <= mode.head + mode.tail) return kNone;
-  for (const Build& build : input.builds)
-    if (build.tokens == tokens) return build.residue;
+  const size_t request = input.requests.size();
+  for (size_t i = 0; i < input.builds.size(); ++i) {
+    if (input.builds[i].tokens != tokens) continue;
+    // Another request for it is its second touch; the same request once more is not.
+    Batch::Built& built = batch.built[i];
+    if (built.request != request && cache_.admits(Part::kv, tokens)) built.admitted = true;
+    return input.builds[i].residue;
+  }
 
   const int32_t index = static_cast<int32_t>(input.residues.size());
+  SegmentCache::ResiduePins hit = cache_.find_residue(tokens, mode.operator_first(), mode.tail);
+  const bool admitted = cache_.admits(Part::kv, tokens) || warm;
   Residue& residue = input.residues.emplace_back();
   residue.length = n;
-  const SegmentCache::Kv* kv = cache_.find_kv(tokens);
-  const int32_t op = cache_.find_operator(tokens, mode.operator_first(), mode.tail);
-  residue.built_at = kv ? kv->built_at : position;
-  if (kv && op != kNone) {
-    residue.pages = kv->pages;
-    residue.op = op;
+  if (hit) {
+    residue.built_at = hit.kv.built_at();
+    residue.pages = hit.kv.pages();
+    residue.op = hit.op.slot();
+    if (options_.faults.hits_not_pinned) return index;
+    pins.push_back(std::move(hit.kv));
+    pins.push_back(std::move(hit.op));
     return index;
   }
   // Where only one of the two is cached both are built; the one in excess is given back afterwards.
+  residue.built_at = cache_.built_at(tokens).value_or(position);
   Build& build = input.builds.emplace_back();
+  batch.built.push_back({admitted, request});
   build.residue = index;
   build.tokens = tokens;
-  build.state = states_.take();
-  residue.op = operators_.take();
-  residue.pages = pages_.take(pages_for(n, options_.pools.page_size));
+  build.state = take(states_);
+  residue.op = take(operators_);
+  residue.pages = take(pages_, pages_for(n, options_.pools.page_size));
   return index;
 }
 
 // Hands what the builds left to the cache.
 void Engine::store_builds(Batch& batch) {
   const Mode& mode = batch.input.mode;
-  for (const Build& build : batch.input.builds) {
-    const Residue& residue = batch.input.residues[build.residue];
-    states_.give_back(build.state);
-    cache_.insert_kv(build.tokens, residue.pages, residue.built_at);
-    cache_.insert_operator(build.tokens, mode.operator_first(), mode.tail, residue.op);
+  for (size_t i = 0; i < batch.input.builds.size(); ++i) {
+    const Build& build = batch.input.builds[i];
+    Residue& residue = batch.input.residues[build.residue];
+    if (build.state != kNone) states_.give_back(build.state);
+    if (batch.built[i].admitted) {
+      cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, residue.pages,
+                            residue.op, residue.built_at);
+    } else {
+      cache_.count_refused();
+      pages_.give_back(residue.pages);
+      operators_.give_back(residue.op);
+    }
   }
   batch.input.builds.clear();
 }
@@ -344,7 +403,10 @@ void Engine::decode(Batch& batch) {
     std::vector<DecodeRow> rows;
     std::vector<Running*> active;
     for (Running& r : batch.running) {
-      if (static_cast<int32_t>(r.response.tokens.size()) >= r.max_tokens) continue;
+      if (static_cast<int32_t>(r.response.tokens.size()) >= r.max_tokens) {
+        r.pins.clear();
+        continue;
+      }
       rows.push_back(
           {r.response.tokens.back(), r.position++, r.state, r.own++, &r.pages, &r.residues});
       active.push_back(&r);
@@ -405,11 +467,13 @@ std::vector<std::vector<double>> Engine::download_state(int32_t slot) const {
 }
 
 void Engine::check_integrity() const {
+  cache_.check_integrity();
   const auto [pages, operators, states] = cache_.held();
   HYPIC_CHECK(pages_.in_use() == pages, pages_.in_use(), " pages in use, the cache holds ", pages);
   HYPIC_CHECK(operators_.in_use() == operators, operators_.in_use(), " operators, the cache holds ",
               operators);
   HYPIC_CHECK(states_.in_use() == states, states_.in_use(), " states, the cache holds ", states);
+  HYPIC_CHECK(cache_.pinned() == 0, cache_.pinned(), " entries are still pinned");
 }
 
 }  // namespace hypic

@@ -21,6 +21,7 @@ struct EngineOptions {
   PoolSizes pools{.state_slots = 64, .operator_slots = 64, .pages = 1024, .page_size = 16};
   int32_t max_rows = 8192;  // rows of one forward
   Faults faults;            // tests only
+  CacheOptions cache;
 };
 
 // How tokens are chosen; core/backend.h SampleArgs says what the first three mean.
@@ -61,20 +62,27 @@ class Engine {
   Engine(const Model& model, const EngineOptions& options);
 
   // Prefills all requests at once, then decodes each to its max_tokens. Equal misses are computed
-  // once. Error: a prompt without a question, tokens outside the vocabulary, sampling out of
-  // bounds, pools too small.
+  // once. What a request finds in the cache stays on the device until its last token; entries that
+  // are not in use make room where slots run short. Error: a prompt without a question, tokens
+  // outside the vocabulary, sampling out of bounds. OutOfMemory: the pools are too small for all
+  // requests together; nothing has run then.
   RunResult run(const std::vector<Request>& requests, const Mode& mode,
                 const RunOptions& options = {});
 
-  // Computes and stores the residues of segments as `mode` needs them; nothing else runs.
+  // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
+  // nothing else runs. Errors as above.
   Counters warm(const std::vector<Tokens>& segments, const Mode& mode);
 
+  // Also while a request runs, from its tap or hooks: see SegmentCache.
   void flush() { cache_.flush(); }
+  bool evict_one() { return cache_.evict_one(); }
+  void persist() { cache_.persist(); }
+  CacheUsage usage() const { return cache_.usage(); }
   const SegmentCache& cache() const { return cache_; }
   const Pools& pools() const { return pools_; }
 
-  // InternalError where slots or pages are neither free nor owned by the cache; call when nothing
-  // runs.
+  // InternalError where slots or pages are neither free nor owned by the cache, an entry is still
+  // pinned, or the cache contradicts itself; call when nothing runs.
   void check_integrity() const;
 
  private:
@@ -84,8 +92,12 @@ class Engine {
   PlanInput plan_input(const Mode& mode) const;
   void check_tokens(const Tokens& tokens) const;
   void admit(const Request& request, bool keep_state, Batch& batch);
-  int32_t residue_for(const Tokens& tokens, int32_t position, Batch& batch);
-  void admit_prefix(Running& running, PlanRequest& plan);
+  int32_t residue_for(const Tokens& tokens, int32_t position, bool warm,
+                      std::vector<SegmentCache::Pin>& pins, Batch& batch);
+  void start_from_prefix(Running& running, PlanRequest& plan);
+  void plan_saves(Running& running, PlanRequest& plan);
+  int32_t take(Slots& slots);
+  std::vector<int32_t> take(Slots& slots, int64_t count);
   void run_tables(const Plan& plan, const RunOptions& options, Batch& batch);
   void store_builds(Batch& batch);
   void store_prefixes(Batch& batch);

@@ -52,7 +52,7 @@ struct Fixture {
       : backend(wide ? reference::make_cpu64_backend() : reference::make_cpu_backend()),
         model(Model::random(*backend, std::move(spec), 3)),
         engine(model, options) {}
-  ~Fixture() { engine.check_integrity(); }
+  ~Fixture() { EXPECT_NO_THROW(engine.check_integrity()); }
 
   Response run(const std::vector<Tokens>& segments, const std::string& mode, int max_tokens = 1) {
     return engine.run({{segments, max_tokens}}, mode_named(mode), {.keep_state = true})
@@ -319,8 +319,8 @@ TEST(Engine, WithoutTemperatureOrWithoutChoiceTokensAreGreedy) {
   for (const Sampling& sampling : {Sampling{.top_k = 5, .top_p = 0.5, .seed = 3},
                                    Sampling{.temperature = 2, .top_k = 1, .seed = 3},
                                    Sampling{.temperature = 2, .top_p = 1e-9, .seed = 3}})
-    EXPECT_EQ(
-        f.engine.run({{prompt(), 4, sampling}}, mode_named("full")).responses[0].tokens, greedy);
+    EXPECT_EQ(f.engine.run({{prompt(), 4, sampling}}, mode_named("full")).responses[0].tokens,
+              greedy);
 }
 
 // A token's random number is that of its position, so what was drawn may be prefilled.

@@ -179,6 +179,7 @@ class Planner {
     HYPIC_CHECK(static_cast<int32_t>(build.tokens.size()) == n && first < last);
     ChainDraft draft;
     draft.state = build.state;
+    draft.fresh = !in_.faults.state_not_cleared;
     draft.pages = &residue.pages;
     if (in_.faults.built_in_context && index > 0) {
       const Residue& before = in_.residues[in_.builds[index - 1].residue];
@@ -202,7 +203,7 @@ class Planner {
     ChainDraft draft;
     draft.level = 1 + (in_.faults.built_in_context ? static_cast<int32_t>(in_.builds.size()) : 0);
     draft.state = request.state;
-    draft.fresh = request.fresh;
+    draft.fresh = request.fresh && !in_.faults.state_not_cleared;
     draft.own = request.prefix;
     draft.pages = &request.pages;
     draft.request = static_cast<int32_t>(index);

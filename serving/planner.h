@@ -56,6 +56,10 @@ struct Faults {
   bool keys_not_rotated = false;     // reused K stay at positions 0 … n−1
   bool addition_first_miss = false;  // addition drops every miss but the first
   bool window_lost = false;          // a jump leaves no convolution history
+  bool state_not_cleared = false;    // a chain starts from what its slot held before
+  bool stored_twice = false;     // misses of requests with two or more tokens are stored after the
+                                 // prefill and once more at the end
+  bool hits_not_pinned = false;  // what a request uses may be evicted meanwhile
 };
 
 struct PlanInput {

@@ -1,69 +1,225 @@
 // What has been computed and may be used again: residues of segments in two stores (K, V;
-// operators), and states after whole prefixes. Keys are SHA-256 over the token ids and everything
-// that the values depend on; a hit compares the token ids too.
+// operators), and states after whole prefixes, under one byte budget and in up to three tiers.
+// docs/segment-cache.md tells the whole story. Not for several threads at once.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <deque>
+#include <list>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/sha256.h"
+#include "models/model.h"
+#include "models/pools.h"
 #include "serving/planner.h"
+#include "serving/residue_file.h"
+#include "serving/residue_format.h"
 #include "serving/slots.h"
 
 namespace hypic {
 
+// Which segments are stored: every one, or from the second request on that brings it. Most segments
+// of real traffic never come again; they would push out those that do.
+enum class Admission : uint8_t { always, second_touch };
+
+// What a server takes. Library callers expect that what they ran is cached, so CacheOptions says
+// always.
+inline constexpr Admission kServerAdmission = Admission::second_touch;
+
+struct CacheOptions {
+  int64_t budget_bytes = 0;  // of entries on the device; 0: whatever the pools hold
+  Admission admission = Admission::always;
+  int64_t host_bytes = 0;   // of host memory for entries that leave the device; 0: none
+  std::string disk_folder;  // for entries that leave host memory; empty: none
+  int64_t disk_bytes = 0;   // of files there; must be above 0 with a folder
+  ResidueFormat format = ResidueFormat::full;  // of host memory and disk
+  int64_t seen_keys = 65536;                   // remembered for second_touch
+};
+
+// Bytes of one tier by owner.
+struct TierUsage {
+  int64_t entries = 0;
+  int64_t pages = 0;      // K, V; pages of several entries count once
+  int64_t operators = 0;  // without their tails
+  int64_t tails = 0;
+  int64_t states = 0;
+  int64_t headers = 0;  // of files
+  int64_t total() const { return pages + operators + tails + states + headers; }
+};
+
+struct CacheUsage {
+  TierUsage device, host, disk;  // an entry on the device may have its file as well
+  int64_t entries = 0;           // a residue is two: K, V and operator
+  int64_t pinned = 0;            // entries in use by requests, flushed ones among them
+  // Since the beginning.
+  int64_t hits = 0, misses = 0;  // lookups of segments and of prefixes
+  int64_t admitted = 0,
+          refused = 0;  // residues and snapshots stored; not stored, for whatever reason
+  int64_t evicted = 0;  // entries that are gone for want of room
+  int64_t demoted = 0, promoted = 0;  // moves of entries down a tier; up to the device
+  std::vector<std::string> warnings;  // the latest, a line each: files that were ignored
+  int64_t warning_count = 0;          // all of them
+};
+
 class SegmentCache {
+  struct Entry;
+
  public:
-  // `identity`: model, dtype, layout, rank. Slots belong to the engine; the cache gives back what
-  // it drops.
-  SegmentCache(std::string identity, Slots& pages, Slots& operators, Slots& states);
-  ~SegmentCache() { flush(); }
+  // Slots belong to the engine, which outlives the cache; the cache gives back what it drops.
+  // Finds the entries of earlier runs in the disk folder. Error: a folder that cannot be used.
+  SegmentCache(std::string identity, const Model& model, const Pools& pools, Slots& pages,
+               Slots& operators, Slots& states, const CacheOptions& options);
+  ~SegmentCache();
 
-  using Key = Sha256::Digest;
-  Key key(const Tokens& tokens) const;
+  // Keeps an entry on the device, even if it is flushed meanwhile. Must not outlive the cache.
+  class Pin {
+   public:
+    Pin() = default;
+    Pin(Pin&& other) noexcept { *this = std::move(other); }
+    Pin& operator=(Pin&& other) noexcept {
+      std::swap(cache_, other.cache_);
+      std::swap(entry_, other.entry_);
+      return *this;
+    }
+    ~Pin() {
+      if (entry_) cache_->unpin(*entry_);
+    }
+    explicit operator bool() const { return entry_ != nullptr; }
+    const Tokens& tokens() const;
+    const std::vector<int32_t>& pages() const;  // K, V, prefix
+    int32_t slot() const;                       // operator, or state of a prefix
+    int32_t built_at() const;                   // K, V: position of the first use
 
-  struct Kv {
-    Tokens tokens;
-    std::vector<int32_t> pages;
-    int32_t built_at = 0;
+   private:
+    friend class SegmentCache;
+    Pin(SegmentCache* cache, Entry* entry) : cache_(cache), entry_(entry) {}
+    SegmentCache* cache_ = nullptr;
+    Entry* entry_ = nullptr;
   };
-  // nullptr where absent. Pointers hold until the entry is dropped.
-  const Kv* find_kv(const Tokens& tokens) const;
-  // The operator slot over the span [first, n − tail); kNone where absent.
-  int32_t find_operator(const Tokens& tokens, int32_t first, int32_t tail) const;
 
-  // Takes the slots over; where the entry exists already, gives them back instead.
-  void insert_kv(const Tokens& tokens, std::vector<int32_t> pages, int32_t built_at);
-  void insert_operator(const Tokens& tokens, int32_t first, int32_t tail, int32_t op);
-
-  struct Prefix {
-    Tokens tokens;
-    std::vector<int32_t> pages;  // shared with the request that made them
-    int32_t state = kNone;
+  // A segment's residue with the operator over [first, n − tail), on the device: both or neither.
+  // Lower tiers are promoted; where the device has no room for that, it is a miss.
+  struct ResiduePins {
+    Pin kv, op;
+    explicit operator bool() const { return bool{kv} && bool{op}; }
   };
-  const Prefix* find_prefix(const Tokens& tokens) const;
-  void insert_prefix(const Tokens& tokens, std::vector<int32_t> pages, int32_t state);
+  ResiduePins find_residue(const Tokens& tokens, int32_t first, int32_t tail);
+  // The longest of these prefixes that is cached, with its index; nothing is a miss.
+  std::optional<std::pair<size_t, Pin>> find_prefix(const std::vector<Tokens>& prefixes);
+  // Position of the first use of K, V that are cached in any tier.
+  std::optional<int32_t> built_at(const Tokens& tokens) const;
+  // Whether it is cached in any tier. Not a use.
+  bool has_residue(const Tokens& tokens, int32_t first, int32_t tail) const;
+  bool has_prefix(const Tokens& tokens) const;
 
+  // Whether the admission rule stores it; notes that a request brought it. `part` is kv for a
+  // segment, prefix for a prefix.
+  bool admits(Part part, const Tokens& tokens);
+
+  // Take the slots over: stored, or given back where that is on the device already or the budget
+  // has no room beside what is pinned. Whether it is on the device now.
+  bool insert_residue(const Tokens& tokens, int32_t first, int32_t tail, std::vector<int32_t> pages,
+                      int32_t op, int32_t built_at);
+  bool insert_prefix(const Tokens& tokens, std::vector<int32_t> pages, int32_t state);
+  void count_refused() { ++refused_; }
+
+  // Evicts, the least recently used first, until `count` of these slots are free; does nothing
+  // where even that were too few.
+  void make_room(const Slots& slots, int64_t count);
+  // Evicts the least recently used entry that is not pinned from the device; false: there is none.
+  bool evict_one();
+  // Drops every entry of every tier, files too, and what was seen; a pinned one when its last pin
+  // goes.
   void flush();
-  size_t segment_count() const { return kv_.size(); }
+  // Writes every entry that has no file yet, so that the next start finds it.
+  void persist();
+
+  CacheUsage usage() const;
+
   // Distinct pages, operator slots and state slots that entries own.
   struct Held {
     int64_t pages, operators, states;
   };
-  Held held() const;
+  Held held() const { return held_; }
+  int64_t pinned() const { return pinned_; }
+  // InternalError where entries, lists, slots, sums and limits contradict each other.
+  void check_integrity() const;
 
  private:
+  struct Id {
+    Part part;
+    Sha256::Digest key;
+    int32_t first = 0, tail = 0;  // of operators
+    auto operator<=>(const Id&) const = default;
+  };
+  using Order = std::map<int64_t, Entry*>;  // by last use
+
+  Sha256::Digest key(const Tokens& tokens) const;
+  Id id(Part part, const Tokens& tokens, int32_t first = 0, int32_t tail = 0) const;
+  Entry* lookup(const Id& id, const Tokens& tokens) const;
+
+  Pin pin(Entry& entry);
+  void unpin(Entry& entry);
+  void list(Entry& entry);
+  void unlist(Entry& entry);
+  void forget_if_gone(Entry& entry);
+
+  void place(const Id& id, const Tokens& tokens, Placement placement, int32_t built_at);
+  void enter_device(Entry& entry, Placement placement);
+  bool promote(Entry& entry);
+  std::vector<uint8_t> payload_of(Entry& entry);
+  void demote(Entry& entry);
+  void demote_to_disk(Entry& entry);
+  void leave_device(Entry& entry);
+  void leave_host(Entry& entry);
+  template <class Cost>
+  bool fit(const Cost& cost);
+  bool make_host_room(int64_t bytes);
+
+  std::string path_of(const Id& id) const;
+  ResidueReader reader() const;
+  bool write_file(Entry& entry, const std::vector<uint8_t>& payload);
+  void remove_file(Entry& entry);
+  void scan_folder();
+  void warn(const std::string& line);
+
+  int64_t device_bytes() const;
+  int64_t page_cost(const std::vector<int32_t>& pages) const;
+  int64_t stored_bytes(const Entry& entry) const;
+
   std::string identity_;
+  Backend& backend_;
+  const Pools& pools_;
   Slots& pages_;
   Slots& operators_;
   Slots& states_;
-  std::map<Key, Kv> kv_;
-  std::map<std::pair<Key, std::pair<int32_t, int32_t>>, std::pair<Tokens, int32_t>>
-      operators_by_key_;
-  std::map<Key, Prefix> prefixes_;
+  const CacheOptions options_;
+  ResidueLayout layout_;
+  int64_t max_tokens_;
+  int64_t budget_;
+
+  std::map<Id, std::unique_ptr<Entry>> entries_;
+  std::list<std::unique_ptr<Entry>> flushed_;  // while pinned
+  Order on_device_, on_host_;                  // those that are not pinned
+  Order on_disk_;                              // all with a file
+  int64_t clock_ = 0;
+  std::vector<int32_t> page_users_;  // entries that hold a page
+  Held held_{0, 0, 0};
+  int64_t host_bytes_ = 0, disk_bytes_ = 0;
+  int64_t pinned_ = 0;
+
+  std::list<Id> seen_;  // the latest first
+  std::map<Id, std::list<Id>::iterator> seen_at_;
+
+  int64_t hits_ = 0, misses_ = 0, admitted_ = 0, refused_ = 0;
+  int64_t evicted_ = 0, demoted_ = 0, promoted_ = 0;
+  std::deque<std::string> warnings_;
+  int64_t warning_count_ = 0;
 };
 
 }  // namespace hypic

@@ -11,12 +11,17 @@ class Slots {
  public:
   Slots(std::string what, int64_t count);
 
-  int32_t take();  // Error when none is free: says how many there are and what to raise
+  int32_t take();  // OutOfMemory when none is free: says how many there are and what to raise
   std::vector<int32_t> take(int64_t count);
   void share(int32_t slot);      // one more owner
   void give_back(int32_t slot);  // one owner fewer; free at none
   void give_back(const std::vector<int32_t>& slots);
-  int64_t in_use() const { return static_cast<int64_t>(owners_.size() - free_.size()); }
+
+  int64_t available() const { return static_cast<int64_t>(free_.size()); }
+  int64_t in_use() const { return static_cast<int64_t>(owners_.size()) - available(); }
+  int32_t owners(int32_t slot) const { return owners_.at(slot); }  // 0: free
+  // InternalError where a slot is free twice, free and owned, or lost.
+  void check() const;
 
  private:
   std::string what_;

@@ -14,6 +14,7 @@ void add_score(CLI::App& app, int& status);
 void add_tokenize(CLI::App& app, int& status);
 void add_trace(CLI::App& app, int& status);
 void add_conformance(CLI::App& app, int& status, const std::string& command_line);
+void add_ttft(CLI::App& app, int& status, const std::string& command_line);
 void add_validate(CLI::App& app, int& status, const std::string& command_line);
 
 }  // namespace hypic

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   hypic::add_run(app, status, command_line);
   hypic::add_validate(app, status, command_line);
   hypic::add_conformance(app, status, command_line);
+  hypic::add_ttft(app, status, command_line);
   hypic::add_report(app, status);
   hypic::add_score(app, status);
   hypic::add_tokenize(app, status);

@@ -1,0 +1,125 @@
+#include "harness/drivers/ttft.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include "core/check.h"
+#include "harness/cli/commands.h"
+#include "harness/cli/run_options.h"
+#include "harness/measure/workload.h"
+#include "reports/text.h"
+#include "reports/write.h"
+
+namespace hypic {
+namespace {
+
+struct Options {
+  RunSettings settings;
+  std::string model = "random:qwen3.5-tiny", backend = "cpu";
+  Workload workload;
+  std::vector<std::string> modes = {"full", "prefix", "transition_rope_seam"};
+  int64_t missed = 0, repeats = 20, chunk = 8192;
+};
+
+// One cell as a suite; bounds of the numbers are the driver's.
+Suite suite_of(const Options& options, bool rows_given) {
+  nlohmann::json cell;
+  const Workload& w = options.workload;
+  if (w.dataset.empty())
+    cell = {{"segments", w.segments}, {"tokens", w.tokens}, {"question", w.question}};
+  else
+    cell = {{"dataset", w.dataset}};
+  if (rows_given) cell["rows"] = w.rows;
+  std::vector<std::string> modes = options.modes;
+  if (options.missed > 0)
+    for (std::string& text : modes)
+      if (text.find('@') == text.npos && cell_mode(text).mode.reuse == Reuse::segments)
+        text += str("@missed=", options.missed);
+  SuiteCase c;
+  c.name = w.label();
+  c.driver = "ttft";
+  c.parameters = {{"model", options.model}, {"backend", options.backend}, {"cells", {cell}},
+                  {"modes", modes},         {"repeats", options.repeats}, {"chunk", options.chunk}};
+  Suite suite;
+  suite.path = "ttft";
+  suite.title = str("hypic ttft of ", options.model, " on ", options.backend);
+  suite.description = "What each column means: docs/ttft.md.";
+  suite.cases = {std::move(c)};
+  return suite;
+}
+
+// Characters of UTF-8 text.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+void print(const Table& table) {
+  std::vector<std::vector<std::string>> lines = {table.heads};
+  for (const std::vector<Cell>& row : table.rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    for (const Cell& cell : row) line.push_back(cell_text(cell));
+  }
+  std::vector<size_t> widths(table.heads.size(), 0);
+  for (const auto& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width(line[i]));
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i)
+      text += line[i] + std::string(widths[i] - width(line[i]) + 2, ' ');
+    std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
+  }
+}
+
+}  // namespace
+
+void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
+  CLI::App* command = app.add_subcommand(
+      "ttft", "Time to first token of reuse modes against full recompute and a prefix cache");
+  const auto options = std::make_shared<Options>();
+  options->settings.command_line = command_line;
+  Workload& workload = options->workload;
+  command->add_option("--model", options->model,
+                      "random:NAME[:SEED] or a folder (default random:qwen3.5-tiny)");
+  add_backend_options(*command, options->backend,
+                      "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  command->add_option("--segments", workload.segments, "Segments before the question (default 4)");
+  command->add_option("--tokens", workload.tokens, "Tokens of each (default 1024)");
+  command->add_option("--question", workload.question, "Tokens of the question (default 64)");
+  command
+      ->add_option("--modes", options->modes,
+                   "MODE or MODE@STATE with commas between; STATE: cold, warm_prefix, "
+                   "warm_prefix_other_order, "
+                   "warm_segment, missed=K (default full,prefix,transition_rope_seam)")
+      ->delimiter(',');
+  command
+      ->add_option("--missed", options->missed,
+                   "Segments that are not cached, of modes without a STATE (default 0)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--repeats", options->repeats, "Timed runs of each mode (default 20)");
+  command->add_option("--chunk", options->chunk, "Rows of one forward at most (default 8192)");
+  command->add_option("--dataset", workload.dataset,
+                      "Lengths of a dataset's rows in place of --segments and --tokens: hotpotqa, "
+                      "triviaqa, multi_news or gov_report");
+  const CLI::Option* rows =
+      command->add_option("--rows", workload.rows, "Prompts (default 1; of a dataset 8)");
+  command
+      ->add_option("--data", options->settings.context.data,
+                   "File of that dataset: its own rows in place of random tokens")
+      ->check(CLI::ExistingFile);
+  command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft)");
+  command->callback([options, rows, &status] {
+    RunSettings& settings = options->settings;
+    require(settings.context.data.empty() || !options->workload.dataset.empty(),
+            "--data: needs --dataset, which says how to read and cut its rows");
+    if (settings.out.empty()) settings.out = "out/ttft";
+    status = run_and_say(suite_of(*options, rows->count() > 0), settings);
+    for (const Result& result : read_report(settings.out + "/report.json").results)
+      for (const Table& table : result.tables)
+        if (table.title == ttft::kTimes) print(table);
+  });
+}
+
+}  // namespace hypic

@@ -1,0 +1,616 @@
+#include "harness/drivers/ttft.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "core/check.h"
+#include "harness/backends.h"
+#include "harness/measure/bootstrap.h"
+#include "harness/measure/distance.h"
+#include "harness/measure/roofline.h"
+#include "harness/measure/tolerance.h"
+#include "harness/measure/workload.h"
+#include "harness/model_choice.h"
+#include "reports/text.h"
+
+namespace hypic {
+namespace ttft {
+namespace {
+
+struct Settings {
+  ModelChoice choice;
+  std::vector<std::pair<Workload, CellPrompts>> cells;
+  std::vector<CellMode> modes;
+  int64_t repeats = 0;
+  int32_t chunk = 0;
+  uint64_t seed = 0;
+  bench::Ceilings ceilings;
+  std::function<void(Engine&)> primed;
+};
+
+// Keeps the model of the case before: cases of a suite mostly ask for the same one, and loading it
+// may take longer than measuring.
+class Shelf {
+ public:
+  // One for all cases that are prepared or running.
+  static std::shared_ptr<Shelf> shared() {
+    static std::weak_ptr<Shelf> kept;
+    auto shelf = kept.lock();
+    if (!shelf) kept = shelf = std::make_shared<Shelf>();
+    return shelf;
+  }
+
+  const Model& open(const ModelChoice& choice) {
+    if (!model_ || choice.model != choice_.model || choice.backend != choice_.backend) {
+      model_.reset();
+      backend_ = make_backend(choice.backend);
+      model_.emplace(Model::open(*backend_, choice.model));
+      choice_ = choice;
+    }
+    return *model_;
+  }
+
+ private:
+  ModelChoice choice_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Model> model_;
+};
+
+// Counts where the rows of each forward went, by layer.
+class ExpertLoad : public Tap {
+ public:
+  ExpertLoad(Backend& backend, const MoeSpec& moe) : backend_(backend), moe_(moe) {}
+
+  void see(const std::string& name, const Tensor& tensor) override {
+    if (!name.ends_with(".moe.experts")) return;
+    std::vector<int32_t> chosen(tensor.size());
+    backend_.download(chosen.data(), tensor);
+    std::vector<int64_t> rows(moe_.experts, 0);
+    for (const int32_t expert : chosen) ++rows.at(expert);
+    const size_t table = seen_[name]++;  // a forward has each name once
+    if (touched.size() <= table) touched.resize(table + 1, 0);
+    const double layers = static_cast<double>(layers_with_moe);
+    touched[table] +=
+        static_cast<double>(moe_.experts - std::count(rows.begin(), rows.end(), 0)) / layers;
+    const double even = static_cast<double>(chosen.size()) / moe_.experts;
+    load = std::max(load, static_cast<double>(*std::max_element(rows.begin(), rows.end())) / even);
+  }
+
+  int64_t layers_with_moe = 1;
+  std::vector<double> touched;  // by forward: experts that some row went to, mean over layers
+  double load = 0;  // rows of the fullest expert over the mean, the largest of all layers
+
+ private:
+  Backend& backend_;
+  const MoeSpec& moe_;
+  std::map<std::string, size_t> seen_;
+};
+
+// One mode on one prompt: what its runs must count, and what they take at best.
+struct Plan {
+  Priming priming;
+  Counters counters;
+  int64_t forwards = 0;
+  double limit = 0;                      // seconds
+  std::map<std::string, double> limits;  // by operation
+};
+
+struct Row {
+  const CellMode* mode = nullptr;
+  std::vector<Plan> plans;      // by prompt
+  std::vector<double> seconds;  // of each repeat and prompt, in the same order for all modes
+  double gate = 0;              // cached against cold logits, in units of what is allowed
+  double touched = 0, load = 0;
+  // Of one more run of the first prompt, by operation, and in all; empty where the backend does not
+  // time.
+  std::map<std::string, double> profile;
+  double profiled = 0;
+};
+
+int64_t token_count(const CellPrompt& prompt) {
+  int64_t n = 0;
+  for (const Tokens& tokens : prompt.segments) n += static_cast<int64_t>(tokens.size());
+  return n;
+}
+
+// Pools for what a prompt leaves when it is seen twice, by any mode.
+EngineOptions options_for(const CellPrompts& all, int32_t chunk) {
+  EngineOptions options;
+  int64_t segments = 0, tokens = 0;
+  for (const CellPrompt& prompt : all.prompts) {
+    segments = std::max<int64_t>(segments, static_cast<int64_t>(prompt.segments.size()));
+    tokens = std::max(tokens, token_count(prompt));
+  }
+  options.pools.state_slots = 2 * segments + 4;
+  options.pools.operator_slots = segments + 1;
+  options.pools.pages = 2 * (tokens / options.pools.page_size + segments + 2);
+  options.max_rows = chunk;
+  return options;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Ends the case with this verdict, before any time is printed.
+struct Stopped {
+  Verdict verdict;
+  std::string why;
+};
+
+class CellRun {
+ public:
+  CellRun(const Settings& settings, const Model& model, const Workload& workload,
+          const CellPrompts& prompts)
+      : settings_(settings),
+        model_(model),
+        prompts_(prompts.prompts),
+        label_(workload.label()),
+        engine_(model, options_for(prompts, settings.chunk)),
+        fence_(model.backend(), DType::i32, {1}) {
+    model.backend().fill_zero(fence_);
+    for (const CellMode& mode : settings.modes) {
+      Row& row = rows_.emplace_back();
+      row.mode = &mode;
+      for (const CellPrompt& prompt : prompts_) {
+        Plan& plan = row.plans.emplace_back();
+        plan.priming = priming(prompt, mode.cache);
+        plan.counters = expected_counters(prompt.segments, mode.mode, plan.priming);
+      }
+    }
+  }
+
+  const std::string& label() const { return label_; }
+
+  void measure(const std::function<void(double, const std::string&)>& progress) {
+    const size_t count = prompts_.size();
+    const double steps =
+        static_cast<double>(count * rows_.size()) * static_cast<double>(settings_.repeats + 2) + 1;
+    double done = 0;
+    const auto say = [&](const std::string& what) { progress(done++ / steps, what); };
+    for (size_t p = 0; p < count; ++p) check(p, say);
+    std::mt19937_64 bits(settings_.seed);
+    for (int64_t round = -1; round < settings_.repeats; ++round)  // round −1 warms up
+      for (size_t p = 0; p < count; ++p) {
+        std::vector<size_t> order(rows_.size());
+        for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+        for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits() % i]);
+        for (const size_t r : order) {
+          Row& row = rows_[r];
+          say(str(label_, ", ", row.mode->name(), round < 0 ? ", warm-up" : ""));
+          const double seconds = timed(row, p);
+          if (round >= 0) row.seconds.push_back(seconds);
+        }
+      }
+    say(label_ + ", breakdown");
+    for (Row& row : rows_) profile(row);
+    engine_.flush();
+    engine_.check_integrity();
+  }
+
+  const std::vector<CellPrompt>& prompts() const { return prompts_; }
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  const ModelSpec& spec() const { return model_.spec(); }
+  Backend& backend() const { return model_.backend(); }
+
+  void prime(const Row& row, size_t p) {
+    const Priming& priming = row.plans[p].priming;
+    engine_.flush();
+    if (!priming.segments.empty()) engine_.warm(priming.segments, row.mode->mode);
+    if (!priming.prompt.empty()) engine_.run({{priming.prompt, 1}}, row.mode->mode);
+    if (settings_.primed) settings_.primed(engine_);
+    wait();
+  }
+
+  // What priming enqueued must not run into the time of what follows.
+  void wait() {
+    int32_t nothing;
+    backend().download(&nothing, fence_);
+  }
+
+  RunResult ask(const Row& row, size_t p, Tap* tap = nullptr) {
+    return engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.tap = tap});
+  }
+
+  void expect_counters(const Row& row, size_t p, const Counters& counters) const {
+    const std::string differs = difference(counters, row.plans[p].counters);
+    if (!differs.empty())
+      throw Stopped{Verdict::invalid, str(prompts_[p].id, ", ", row.mode->name(), ": ", differs)};
+  }
+
+  double timed(const Row& row, size_t p) {
+    const std::vector<Request> request = {{prompts_[p].segments, 1}};
+    prime(row, p);
+    const double start = now();
+    const RunResult run = engine_.run(request, row.mode->mode);
+    const double seconds = now() - start;
+    expect_counters(row, p, run.counters);
+    return seconds;
+  }
+
+  // Before any time: the logits from the cache are those of the mode cold, of an exact mode those
+  // of full recompute; counters are as planned. Also what is to be known of the forwards: experts,
+  // limits.
+  void check(size_t p, const std::function<void(const std::string&)>& say) {
+    std::map<std::string, std::vector<double>> cold;
+    for (Row& row : rows_) {
+      say(str(label_, ", ", row.mode->name(), ", check"));
+      const Mode& mode =
+          row.mode->mode.reuse == Reuse::segments ? row.mode->mode : mode_named("full");
+      std::vector<double>& reference = cold[mode.name];
+      if (reference.empty()) {
+        engine_.flush();
+        reference = engine_.run({{prompts_[p].segments, 1}}, mode).responses[0].logits;
+        if (!std::all_of(reference.begin(), reference.end(),
+                         [](double x) { return std::isfinite(x); }))
+          throw Stopped{Verdict::fail,
+                        str(prompts_[p].id, ", ", mode.name, " cold: logits are not finite")};
+      }
+      prime(row, p);
+      const RunResult run = ask(row, p);
+      expect_counters(row, p, run.counters);
+      row.gate = worse(row.gate, excess(largest_difference(run.responses[0].logits, reference),
+                                        batch_tolerance(backend(), spec(), rms(reference))));
+      if (!(row.gate <= 1))
+        throw Stopped{Verdict::fail, str(prompts_[p].id, ", ", row.mode->name(),
+                                         ": logits differ from those of ", mode.name, " cold by ",
+                                         row.gate, " times what is allowed; nothing is timed")};
+      limit(row, p, run.tables);
+    }
+  }
+
+  void limit(Row& row, size_t p, const std::vector<ChainTable>& tables) {
+    Plan& plan = row.plans[p];
+    plan.forwards = static_cast<int64_t>(tables.size());
+    RooflineSettings settings{
+        backend().compute_dtype(), backend().state_dtype(), settings_.ceilings, {}};
+    const auto with_experts = std::count_if(spec().layers.begin(), spec().layers.end(),
+                                            [](const Layer& l) { return l.ffn == Ffn::moe; });
+    if (with_experts > 0) {
+      ExpertLoad load(backend(), spec().moe);
+      load.layers_with_moe = with_experts;
+      prime(row, p);
+      ask(row, p, &load);
+      settings.touched = load.touched;
+      row.load = std::max(row.load, load.load);
+      row.touched += quantile(load.touched, 1) / static_cast<double>(prompts_.size());
+    }
+    const Roofline least = roofline(spec(), tables, settings);
+    plan.limit = least.seconds;
+    plan.limits = least.by_operation;
+  }
+
+  // One more run of the first prompt, its operations timed one by one.
+  void profile(Row& row) {
+    struct Profiling {
+      explicit Profiling(Backend& backend) : backend(backend) { backend.profile(true); }
+      ~Profiling() { backend.profile(false); }
+      Backend& backend;
+    };
+    prime(row, 0);
+    const Profiling on(backend());
+    const double start = now();
+    ask(row, 0);
+    row.profiled = now() - start;
+    row.profile = backend().profile_seconds();
+  }
+
+  const Settings& settings_;
+  const Model& model_;
+  const std::vector<CellPrompt>& prompts_;
+  const std::string label_;
+  Engine engine_;
+  Buffer fence_;
+  std::vector<Row> rows_;
+};
+
+std::string milliseconds(double seconds) {
+  return format_number(1e3 * seconds, Format::fixed, seconds < 0.1 ? 2 : 1);
+}
+std::string times(double ratio) { return format_number(ratio, Format::fixed, 2); }
+
+std::string between(const std::string& low, const std::string& high) {
+  return str(low, " – ", high);
+}
+
+// Of the first mode that reuses in this way, to which the others are compared; nullptr without one.
+const Row* baseline(const std::vector<Row>& rows, Reuse reuse) {
+  for (const Row& row : rows)
+    if (row.mode->mode.reuse == reuse) return &row;
+  return nullptr;
+}
+
+// What a case says of its cells.
+class Writer {
+ public:
+  Writer(const Settings& settings, const Model& model) : settings_(settings), model_(model) {
+    result_.verdict = Verdict::pass;
+    // A CPU has other ceilings, and none are known.
+    limits_ = !model.backend().name().starts_with("cpu");
+    times_.heads = {"cell", "mode",   "cache", "p50 ms",   "95 %", "p90",
+                    "p99",  "× full", "95 %",  "× prefix", "95 %"};
+    if (limits_) times_.heads.insert(times_.heads.end(), {"limit ms", "over limit"});
+    reuse_.heads = {"cell",    "mode and cache", "tokens",   "isolated",
+                    "seam",    "context",        "prefix",   "jumped",
+                    "rotated", "jumps",          "forwards", "cached against cold"};
+    if (model.spec().moe.experts > 0)
+      reuse_.heads.insert(
+          reuse_.heads.end(),
+          {str("experts touched, of ", model.spec().moe.experts), "max / mean load"});
+    chart_.y_label = "ms, median";
+    for (const CellMode& mode : settings.modes) chart_.categories.push_back(mode.name());
+  }
+
+  void add(const CellRun& cell) {
+    const Row* full = baseline(cell.rows(), Reuse::none);
+    const Row* prefix = baseline(cell.rows(), Reuse::prefix);
+    Series line{cell.label(), {}, {}};
+    for (const Row& row : cell.rows()) {
+      const std::string name = row.mode->name();
+      const auto value = [&](const char* tag, double x, const char* unit) {
+        result_.values.push_back({str(tag, ".", cell.label(), ".", name), x, unit});
+      };
+      const double p50 = median(row.seconds);
+      const Interval around = median_interval(row.seconds, settings_.seed);
+      value("p50", 1e3 * p50, "ms");
+      value("p50_low", 1e3 * around.low, "ms");
+      value("p50_high", 1e3 * around.high, "ms");
+      line.y.push_back(1e3 * p50);
+      std::vector<Cell> cells = {cell.label(), row.mode->mode.name, row.mode->cache.name(),
+                                 milliseconds(p50),
+                                 between(milliseconds(around.low), milliseconds(around.high))};
+      for (const auto& [tag, p] : {std::pair{"p90", 0.9}, {"p99", 0.99}}) {
+        if (static_cast<int64_t>(row.seconds.size()) < samples_for(p)) {
+          cells.emplace_back("–");
+          continue;
+        }
+        value(tag, 1e3 * quantile(row.seconds, p), "ms");
+        cells.emplace_back(milliseconds(quantile(row.seconds, p)));
+      }
+      for (const auto& [tag, base] : {std::pair{"ratio_full", full}, {"ratio_prefix", prefix}}) {
+        if (!base) {
+          cells.insert(cells.end(), 2, "–");
+          continue;
+        }
+        const double ratio = median(base->seconds) / p50;
+        const Interval of = ratio_interval(base->seconds, row.seconds, settings_.seed);
+        value(tag, ratio, "times");
+        value(str(tag, "_low").c_str(), of.low, "times");
+        value(str(tag, "_high").c_str(), of.high, "times");
+        cells.emplace_back(times(ratio));
+        cells.emplace_back(between(times(of.low), times(of.high)));
+        ratios_[str(tag, ".geomean.", name)].push_back(ratio);
+      }
+      value("gate", row.gate, "bounds");
+      if (limits_) add_limit(row, value, cells);
+      times_.rows.push_back(std::move(cells));
+      add_reuse(cell, row, value);
+      add_profile(cell, row, value);
+    }
+    chart_.series.push_back(std::move(line));
+  }
+
+  Result take() {
+    if (settings_.cells.size() > 1)
+      for (const auto& [tag, ratios] : ratios_) {
+        double logs = 0;
+        for (const double ratio : ratios) logs += std::log(ratio);
+        result_.values.push_back(
+            {tag, std::exp(logs / static_cast<double>(ratios.size())), "times"});
+      }
+    result_.tables = {std::move(times_), std::move(reuse_)};
+    if (!profile_.rows.empty()) result_.tables.push_back(std::move(profile_));
+    result_.charts = {std::move(chart_)};
+    result_.note = note();
+    return std::move(result_);
+  }
+
+ private:
+  using AddValue = std::function<void(const char*, double, const char*)>;
+
+  void add_limit(const Row& row, const AddValue& value, std::vector<Cell>& cells) const {
+    std::vector<double> limits, over;
+    for (const Plan& plan : row.plans) limits.push_back(plan.limit);
+    for (size_t i = 0; i < row.seconds.size(); ++i)
+      over.push_back(row.seconds[i] / limits[i % limits.size()]);
+    value("limit", 1e3 * median(limits), "ms");
+    value("over_limit", median(over), "times");
+    cells.emplace_back(milliseconds(median(limits)));
+    cells.emplace_back(times(median(over)));
+  }
+
+  void add_reuse(const CellRun& cell, const Row& row, const AddValue& value) {
+    Counters all;
+    int64_t tokens = 0, forwards = 0;
+    for (size_t p = 0; p < row.plans.size(); ++p) {
+      all += row.plans[p].counters;
+      forwards += row.plans[p].forwards;
+      tokens += token_count(cell.prompts()[p]);
+    }
+    value("computed", static_cast<double>(all.computed()) / static_cast<double>(tokens), "share");
+    reuse_.rows.push_back({cell.label(), row.mode->name(), tokens, all.isolated, all.seam,
+                           all.context, all.prefix, all.jumped, all.rotated, all.jumps, forwards,
+                           Cell(row.gate, Format::compact, 2)});
+    if (model_.spec().moe.experts == 0) return;
+    value("touched", row.touched, "experts");
+    value("load", row.load, "times the mean");
+    reuse_.rows.back().emplace_back(row.touched, Format::fixed);
+    reuse_.rows.back().emplace_back(row.load, Format::fixed);
+  }
+
+  void add_profile(const CellRun& cell, const Row& row, const AddValue& value) {
+    if (row.profile.empty()) return;
+    double rest = row.profiled;
+    const auto line = [&](const std::string& operation, double seconds) {
+      const double share = seconds / row.profiled;
+      value(str("share.", operation).c_str(), share, "share");
+      std::vector<Cell> cells = {cell.label(), row.mode->name(), operation, milliseconds(seconds),
+                                 Cell(share, Format::percent, 0)};
+      const auto least = row.plans[0].limits.find(operation);
+      if (limits_)
+        cells.emplace_back(least == row.plans[0].limits.end() ? "–" : milliseconds(least->second));
+      profile_.rows.push_back(std::move(cells));
+    };
+    for (const auto& [operation, seconds] : row.profile) {
+      line(operation, seconds);
+      rest -= seconds;
+    }
+    line("rest", rest);
+    profile_.heads = {"cell", "mode and cache", "operation", "ms", "share of the run"};
+    if (limits_) profile_.heads.emplace_back("limit ms");
+  }
+
+  std::string note() const {
+    std::string text =
+        str(model_.spec().name, " on ", settings_.choice.backend, ", ", settings_.repeats,
+            " repeats after one that warms up, forwards of at most ", settings_.chunk,
+            " rows, seed ", settings_.seed, ".");
+    for (const auto& [workload, prompts] : settings_.cells) {
+      int64_t tokens = 0;
+      for (const CellPrompt& prompt : prompts.prompts) tokens += token_count(prompt);
+      text += str("\n", workload.label(), ": ", prompts.prompts.size(),
+                  prompts.prompts.size() == 1 ? " prompt, " : " prompts, ", tokens, " tokens, ",
+                  prompts.source, ".");
+    }
+    text +=
+        "\nTime from handing the request to the engine until its first token is known on the host; "
+        "the modes of a "
+        "round in a random order; cache state made before and not timed. × full, × prefix: how "
+        "many times the median "
+        "of the first such mode is that of the row. 95 %: percentile bootstrap over rounds, ";
+    text += str(kResamples, " resamples. p90 needs ", samples_for(0.9), " times, p99 ",
+                samples_for(0.99),
+                ". Counters of every timed run were as planned; logits from the cache as cold, in "
+                "units of what a batch "
+                "may change.");
+    if (limits_)
+      text += str(" Limit: docs/ttft.md, at ", settings_.ceilings.bytes_per_second / 1e9,
+                  " GB/s and ", settings_.ceilings.operations_per_second / 1e12, " TFLOP/s.");
+    if (settings_.choice.model.starts_with("random:")) text += " Weights are random.";
+    return text;
+  }
+
+  const Settings& settings_;
+  const Model& model_;
+  bool limits_ = false;
+  Result result_;
+  Table times_{kTimes, {}, {}}, reuse_{"Proof of reuse, tokens of all prompts", {}, {}},
+      profile_{"Where the time goes: one run, its operations timed one by one", {}, {}};
+  Chart chart_{.title = "Median time to first token", .kind = ChartKind::bar};
+  std::map<std::string, std::vector<double>> ratios_;  // by tag, over cells
+};
+
+Result run(const Settings& settings, Shelf& shelf, const ProgressFn& progress) {
+  try {
+    const Model& model = shelf.open(settings.choice);
+    Writer writer(settings, model);
+    double done = 0;
+    for (const auto& [workload, prompts] : settings.cells) {
+      CellRun cell(settings, model, workload, prompts);
+      const double count = static_cast<double>(settings.cells.size());
+      cell.measure(
+          [&](double share, const std::string& what) { progress((done + share) / count, what); });
+      writer.add(cell);
+      ++done;
+    }
+    return writer.take();
+  } catch (const Stopped& stopped) {
+    Result result;
+    result.verdict = stopped.verdict;
+    result.why = stopped.why;
+    return result;
+  }
+}
+
+Workload read_workload(const nlohmann::json& json, const std::string& where) {
+  require(json.is_object(), where, ": must be an object, is ", json.type_name());
+  Parameters parameters(json, where);
+  Workload w;
+  w.dataset = parameters.text("dataset", "");
+  constexpr int64_t kMost = 1 << 20;
+  if (w.dataset.empty()) {
+    w.segments = parameters.integer("segments", w.segments, 1, 1 << 12);
+    w.tokens = parameters.integer("tokens", w.tokens, 1, kMost);
+    w.question = parameters.integer("question", w.question, 1, kMost);
+    w.system = parameters.integer("system", w.system, 0, kMost);
+  } else {
+    w.divide = parameters.integer("divide", w.divide, 1, kMost);
+  }
+  w.rows = parameters.integer("rows", w.dataset.empty() ? 1 : 8, 1, 1 << 12);
+  parameters.refuse_others();
+  return w;
+}
+
+}  // namespace
+
+Work prepare(const SuiteCase& suite_case, const std::string& where, const DriverContext& context,
+             std::function<void(Engine&)> primed) {
+  const std::string place = where + ".parameters";
+  nlohmann::json rest = suite_case.parameters;
+  const nlohmann::json cells = rest.contains("cells") ? rest["cells"] : nlohmann::json();
+  rest.erase("cells");
+  require(cells.is_array() && !cells.empty(), place,
+          ".cells: must be an array of at least one workload");
+  Parameters parameters(rest, place);
+  const auto settings = std::make_shared<Settings>();
+  settings->choice = read_model_choice(parameters, context);
+  for (const std::string& mode :
+       parameters.texts("modes", {"full", "prefix", "transition_rope_seam"})) {
+    settings->modes.push_back(cell_mode(mode));
+    const std::string name = settings->modes.back().name();
+    require(std::count_if(settings->modes.begin(), settings->modes.end(),
+                          [&](const CellMode& m) { return m.name() == name; }) == 1,
+            place, ".modes: \"", name, "\" appears twice");
+  }
+  settings->repeats = parameters.integer("repeats", 20, 1, 1 << 20);
+  settings->chunk = static_cast<int32_t>(parameters.integer("chunk", 8192, 1, 1 << 24));
+  settings->seed = parameters.integer("seed", 1, 0, INT64_MAX);
+  settings->ceilings = {
+      1e9 * static_cast<double>(parameters.integer("copy_gbs", 4300, 1, 1 << 24)),
+      1e12 * static_cast<double>(parameters.integer("matmul_tflops", 780, 1, 1 << 24))};
+  parameters.refuse_others();
+  const ModelSpec spec = spec_of(settings->choice.model);
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const std::string at = str(place, ".cells[", i, "]");
+    const Workload workload = read_workload(cells[i], at);
+    labels.push_back(workload.label());
+    require(std::count(labels.begin(), labels.end(), labels.back()) == 1, at, ": ", labels.back(),
+            " appears twice");
+    CellPrompts prompts = cell_prompts(workload, settings->choice.model, spec, context.data);
+    for (const CellMode& mode : settings->modes)
+      for (const CellPrompt& prompt : prompts.prompts)
+        priming(prompt, mode.cache);  // refuses what cannot miss
+    settings->cells.emplace_back(workload, std::move(prompts));
+  }
+  settings->primed = std::move(primed);
+  return [settings, shelf = Shelf::shared()](const ProgressFn& progress) {
+    return run(*settings, *shelf, progress);
+  };
+}
+
+}  // namespace ttft
+
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), cells: workloads, {"segments": 4,
+// "tokens": 1024, "question": 64, "system": 0, "rows": 1} or {"dataset": hotpotqa, triviaqa,
+// multi_news or gov_report, "rows": 8, "divide": 1}; modes (full, prefix, transition_rope_seam),
+// each MODE or MODE@STATE with STATE cold, warm_prefix, warm_prefix_other_order, warm_segment or
+// missed=K; repeats (20), chunk (8192, rows of a forward), seed (1), copy_gbs (4300) and
+// matmul_tflops (780), the device's ceilings. Values, each NAME.CELL.MODE@STATE: p50, p50_low,
+// p50_high, p90, p99 (ms, the last two where there are enough), and ratio_full, ratio_prefix with
+// _low, _high; gate (cached against cold logits, bounds), computed (share of the prompt); on a GPU
+// limit (ms), over_limit; of MoE models touched, load; share.OPERATION where the backend times
+// itself. With several cells also ratio_full.geomean.MODE@STATE, ratio_prefix.geomean.MODE@STATE.
+Work prepare_ttft(const SuiteCase& suite_case, const std::string& where,
+                  const DriverContext& context) {
+  return ttft::prepare(suite_case, where, context, {});
+}
+
+}  // namespace hypic

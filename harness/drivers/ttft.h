@@ -1,0 +1,20 @@
+// The TTFT driver, with a place where tests can reach in.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "harness/driver.h"
+#include "serving/engine.h"
+
+namespace hypic::ttft {
+
+// The title of the table of times in a report.
+inline constexpr const char* kTimes = "Time to first token";
+
+// As prepare_ttft; `primed` is called after each priming. Tests only: what changes the cache there
+// must not go unseen.
+Work prepare(const SuiteCase& suite_case, const std::string& where, const DriverContext& context,
+             std::function<void(Engine&)> primed);
+
+}  // namespace hypic::ttft

@@ -1,0 +1,80 @@
+// What the segment cache holds, as bytes outside the device: which tensors, in which order, in
+// which dtype. Host memory and disk hold the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+#include "models/pools.h"
+#include "models/spec.h"
+
+namespace hypic {
+
+// How operators are kept outside the device; K, V, convolution tails and saved states always keep
+// their dtype.
+enum class ResidueFormat : uint8_t {
+  full,          // as on the device
+  lossless_T16,  // T float16 (its scalar decay is a logarithm apart), U as on the device
+  compact,       // T float16, U float16 times a power of two per head
+};
+std::string_view name_of(ResidueFormat format);
+
+// A residue is two entries of the cache; a snapshot after a whole prefix is one.
+enum class Part : uint8_t { kv, op, prefix };
+std::string_view name_of(Part part);
+
+// One tensor of one layer.
+struct Section {
+  enum class What : uint8_t { k, v, T, U, U_scale, log_scale, tail, state, window };
+  What what;
+  int32_t layer = 0;
+  DType dtype;  // as stored
+  std::vector<int64_t> shape;
+
+  int64_t size() const;
+  int64_t bytes() const { return size() * size_of(dtype); }
+};
+
+// Bytes by what they are for.
+struct ResidueBytes {
+  int64_t k = 0, v = 0, U = 0, T = 0, log_scale = 0, tails = 0, states = 0;
+  int64_t operators() const { return U + T + log_scale; }  // without their tails
+  int64_t total() const { return k + v + operators() + tails + states; }
+};
+
+// Pure: from a model's sizes and a backend's dtypes.
+class ResidueLayout {
+ public:
+  ResidueLayout(const ModelSpec& spec, DType compute, DType state, ResidueFormat format);
+
+  // In the order in which their bytes lie; tensors without elements are left out. `tokens`: of the
+  // segment or prefix; operators do not depend on it.
+  std::vector<Section> sections(Part part, int64_t tokens) const;
+  ResidueBytes bytes(Part part, int64_t tokens) const;
+  ResidueFormat format() const { return format_; }
+
+ private:
+  ModelSpec spec_;
+  DType compute_, state_;
+  ResidueFormat format_;
+};
+
+// Where an entry lies on the device.
+struct Placement {
+  std::vector<int32_t> pages;  // kv, prefix
+  int32_t slot = kNone;        // op: operator slot; prefix: state slot
+};
+
+// Device → bytes, which waits for the device, and back. Rows of a page behind the last token are
+// neither read nor written.
+std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
+                          const std::vector<Section>& sections, const Placement& from);
+void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& sections,
+            const std::vector<uint8_t>& bytes, const Placement& to);
+
+// Round to nearest even; beyond 65504 infinity, NaN stays NaN.
+Float16 to_float16(float x);
+
+}  // namespace hypic
