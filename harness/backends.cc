@@ -22,8 +22,10 @@ std::unique_ptr<Backend> make_backend(const std::string& name) {
 std::string on_rung(const std::string& backend, const std::string& rung) {
   if (rung.empty()) return backend;
   require(rung == "plain" || rung == "fast", "--rung: must be plain or fast, is \"", rung, "\"");
-  require(backend == "cuda" || backend == "cuda32", "--rung: only of --backend cuda or cuda32",
-          backend.empty() ? "" : ", not of " + backend);
+  require(!backend.empty(), "--rung: name the backend too, as in --backend cuda --rung ", rung);
+  require(backend.find(':') == backend.npos || backend.starts_with("broken:"), "--rung: ", backend,
+          " names its rung already");
+  require(backend == "cuda" || backend == "cuda32", "--rung: only of --backend cuda or cuda32, not of ", backend);
   return backend + ":" + rung;
 }
 

@@ -22,6 +22,7 @@
 #include "kernels/ops/matmul.cuh"
 #include "kernels/ops/moe.cuh"
 #include "kernels/ops/norm.cuh"
+#include "kernels/ops/pieces.cuh"
 #include "kernels/ops/pointwise.cuh"
 #include "kernels/ops/random.cuh"
 #include "kernels/ops/rope.cuh"
@@ -37,8 +38,9 @@ class CudaBackend final : public Backend {
                                      options.rung == Rung::plain ? ":plain" : "")) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    require(error == cudaSuccess && count > 0, "backend ", name(), ": no GPU: ",
-            error == cudaSuccess ? "none is there" : cudaGetErrorString(error));
+    const bool absent = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice || count == 0;
+    require(error == cudaSuccess && count > 0, "backend ", name(), ": ",
+            absent ? "this machine has no GPU, or no driver for one" : cudaGetErrorString(error));
     require(options.device < count, "backend ", name(), ": device ", options.device, " of ", count);
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, options.device), "device properties");
@@ -125,10 +127,20 @@ class CudaBackend final : public Backend {
   void head_matmul(const HeadMatmulArgs& a) override {
     run("head_matmul/cublas", &Products::head_matmul, *products_, a, stream_);
   }
-  void add(const AddArgs& a) override { run("add/plain", cuda::add, a, stream_); }
+  void add(const AddArgs& a) override {
+    if (fast() && add_pieces_takes(a))
+      run("add/pieces", cuda::add_pieces, a, stream_);
+    else
+      run("add/plain", cuda::add, a, stream_);
+  }
   void rms_norm(const RmsNormArgs& a) override { run("rms_norm/plain", cuda::rms_norm, a, stream_); }
   void l2_norm(const L2NormArgs& a) override { run("l2_norm/plain", cuda::l2_norm, a, stream_); }
-  void gate_mul(const GateMulArgs& a) override { run("gate_mul/plain", cuda::gate_mul, a, stream_); }
+  void gate_mul(const GateMulArgs& a) override {
+    if (fast() && gate_mul_pieces_takes(a))
+      run("gate_mul/pieces", cuda::gate_mul_pieces, a, stream_);
+    else
+      run("gate_mul/plain", cuda::gate_mul, a, stream_);
+  }
   void decay_gate(const DecayGateArgs& a) override { run("decay_gate/plain", cuda::decay_gate, a, stream_); }
   void sigmoid(const SigmoidArgs& a) override { run("sigmoid/plain", cuda::sigmoid, a, stream_); }
   void causal_conv(const CausalConvArgs& a) override {
@@ -160,6 +172,18 @@ class CudaBackend final : public Backend {
   }
   void gather_rows(const GatherRowsArgs& a) override { run("gather_rows/plain", cuda::gather_rows, a, stream_); }
   void sample(const SampleArgs& a) override { run("sample/plain", cuda::sample, a, stream_); }
+  void add_rms_norm(const AddRmsNormArgs& a) override {
+    if (fast() && add_rms_norm_pieces_takes(a))
+      run("add_rms_norm/pieces", cuda::add_rms_norm_pieces, a, stream_);
+    else
+      Backend::add_rms_norm(a);
+  }
+  void gated_norm(const GatedNormArgs& a) override {
+    if (fast() && gated_norm_pieces_takes(a))
+      run("gated_norm/pieces", cuda::gated_norm_pieces, a, stream_);
+    else
+      Backend::gated_norm(a);
+  }
   void all_reduce(const Tensor& tensor) override {
     if (group_) run("all_reduce/nccl", &Communicator::all_reduce, *group_, tensor, stream_);
   }

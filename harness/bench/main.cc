@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <regex>
 
 #include "core/check.h"
 #include "harness/backends.h"
@@ -103,11 +105,28 @@ std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes
   return all;
 }
 
+std::regex pattern(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error&) {
+    fail("--filter: \"", text, "\" is no regular expression");
+  }
+}
+
 int run(const Options& o, const char* program, const std::vector<std::string>& others) {
   const Sizes sizes{o.small};
+  const std::regex filter = pattern(o.filter);
+  std::vector<std::string> names;
+  for (const Bench& bench : all_benches(sizes))
+    if (std::regex_search(bench.name, filter)) names.push_back(bench.name);
+  require(!names.empty(), "--filter \"", o.filter, "\" names no benchmark; --list shows them all");
   if (o.list) {
-    for (const Bench& bench : all_benches(sizes)) std::cout << bench.name << "\n";
+    for (const std::string& name : names) std::cout << name << "\n";
     return 0;
+  }
+  for (const std::string& file : {o.json, o.markdown}) {  // before anything is measured
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+    require(folder.empty() || std::filesystem::is_directory(folder), file, ": no such folder to write into");
   }
   const std::unique_ptr<Backend> backend = make_backend(o.backend);
   ReplayOptions warm = o.replay;
@@ -132,7 +151,6 @@ int run(const Options& o, const char* program, const std::vector<std::string>& o
   for (const auto& [key, value] : where.entries) benchmark::AddCustomContext(key, value);
 
   const std::vector<Measured> all = run(o, *backend, sizes, ceilings, program, others);
-  require(!all.empty(), "--filter \"", o.filter, "\" names no benchmark; --list shows them all");
   const Report report = to_report(all, ceilings, where);
   if (!o.markdown.empty()) write_file_atomically(o.markdown, to_markdown(report));
   return exit_code(report);

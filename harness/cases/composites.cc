@@ -9,36 +9,39 @@
 namespace hypic::conformance {
 namespace {
 
-void add_rms_norm(Context& c) {
-  for (const bool with_update : {false, true}) {
-    Trial t(c, 91);
-    const Array x = t.normals({33, 70}), update = t.normals({33, 70}), w = t.normals({70});
-    Array sum = x;
-    if (with_update)
-      for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += 0.5 * update.data[i];
-    const Tensor residual = t.inout("residual", x), out = t.output("out", {33, 70});
-    t.call([&](Backend& b) {
-      b.add_rms_norm({.residual = residual,
-                      .update = with_update ? t.input("update", update) : Tensor(),
-                      .weight = t.input("weight", w),
-                      .plus_one = true,
-                      .eps = 1e-6,
-                      .out = out,
-                      .scale = 0.5});
-    });
-    const std::string what = with_update ? "with an update" : "without";
-    t.compare(what + ", residual", residual, sum);
-    t.compare(what + ", out", out, oracle::rms_norm(sum, w, true, 1e-6));
-  }
+void add_rms_norm_of(Context& c, int64_t N, bool with_update) {
+  Trial t(c, 91);
+  const Array x = t.normals({33, N}), update = t.normals({33, N}), w = t.normals({N});
+  Array sum = x;
+  if (with_update)
+    for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += 0.5 * update.data[i];
+  const Tensor residual = t.inout("residual", x), out = t.output("out", {33, N});
+  t.call([&](Backend& b) {
+    b.add_rms_norm({.residual = residual,
+                    .update = with_update ? t.input("update", update) : Tensor(),
+                    .weight = t.input("weight", w),
+                    .plus_one = true,
+                    .eps = 1e-6,
+                    .out = out,
+                    .scale = 0.5});
+  });
+  const std::string what = str(N, " wide, ", with_update ? "with an update" : "without");
+  t.compare(what + ", residual", residual, sum);
+  t.compare(what + ", out", out, oracle::rms_norm(sum, w, true, 1e-6));
 }
 
-void gated_norm(Context& c) {
+void add_rms_norm(Context& c) {
+  for (const int64_t N : {70, 72, 2304})  // the latter two in whole pieces of 16 bytes
+    for (const bool with_update : {false, true}) add_rms_norm_of(c, N, with_update);
+}
+
+void gated_norm_of(Context& c, int64_t D, int64_t gap) {
   for (const bool gate_first : {false, true})
     for (const Activation activation : {Activation::silu, Activation::sigmoid})
       for (const int64_t heads : {-1, 0, 3}) {  // no norm, weight [D], [H, D]
         Trial t(c, 92);
-        const Array x = t.normals({17, 3, 24}), gate = t.normals({17, 3, 24});
-        const Array w = heads > 0 ? t.normals({heads, 24}) : t.normals({24});
+        const Array x = t.normals({17, 3, D}), gate = t.normals({17, 3, D});
+        const Array w = heads > 0 ? t.normals({heads, D}) : t.normals({D});
         const auto norm = [&](const Array& y) {
           return heads < 0 ? y : oracle::rms_norm(y, w, false, 1e-5);
         };
@@ -48,12 +51,12 @@ void gated_norm(Context& c) {
           return y;
         };
         const Array want = gate_first ? norm(gated(x)) : gated(norm(x));
-        const Tensor out = t.output("out", {17, 3, 24});
+        const Tensor out = t.output("out", {17, 3, D});
         t.call([&](Backend& b) {
           b.gated_norm({.x = t.input("x", x),
                         .weight = heads < 0 ? Tensor() : t.input("weight", w),
                         .eps = 1e-5,
-                        .gate = t.input("gate", gate, 4),
+                        .gate = t.input("gate", gate, gap),
                         .activation = activation,
                         .out = out,
                         .gate_first = gate_first});
@@ -62,9 +65,15 @@ void gated_norm(Context& c) {
                       static_cast<int>(activation),
                       heads < 0   ? ", no norm"
                       : heads > 0 ? ", weight of each head"
-                                  : ""),
+                                  : "",
+                      ", ", D, " wide"),
                   out, want);
       }
+}
+
+void gated_norm(Context& c) {
+  gated_norm_of(c, 24, 4);
+  for (const int64_t D : {64, 128, 256}) gated_norm_of(c, D, 8);  // in whole pieces of 16 bytes
 }
 
 // One fresh chain over all rows, K and V into its pages.

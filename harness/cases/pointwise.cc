@@ -10,12 +10,12 @@ namespace hypic::conformance {
 namespace {
 
 void add(Context& c) {
-  for (const int64_t gap : {0, 3})
+  for (const auto& [N, gap] : {std::pair<int64_t, int64_t>{37, 0}, {37, 3}, {48, 8}})
     for (const int64_t R : {0, 1, 65})
       for (const auto& factors : {std::pair{1.0, 1.0}, {0.5, -2.0}}) {
         const double alpha = factors.first, beta = factors.second;
         Trial t(c, 61);
-        const Array x = t.normals({R, 37}), y = t.normals({R, 37});
+        const Array x = t.normals({R, N}), y = t.normals({R, N});
         Array want = x;
         for (size_t i = 0; i < want.data.size(); ++i)
           want.data[i] = alpha * x.data[i] + beta * y.data[i];
@@ -30,14 +30,14 @@ void add(Context& c) {
 void gate_mul(Context& c) {
   for (const Activation activation :
        {Activation::identity, Activation::silu, Activation::sigmoid, Activation::relu2})
-    for (const int64_t gap : {0, 5}) {
+    for (const auto& [D, gap] : {std::pair<int64_t, int64_t>{20, 0}, {20, 5}, {24, 8}}) {
       Trial t(c, 62);
-      Array x = t.normals({33, 2, 20}), gate = t.normals({33, 2, 20}, 3);
+      Array x = t.normals({33, 2, D}), gate = t.normals({33, 2, D}, 3);
       gate(0, 0, 0) = 60, gate(0, 0, 1) = -60;  // where exp alone would overflow in half
       Array want = x;
       for (size_t i = 0; i < want.data.size(); ++i)
         want.data[i] *= oracle::activate(gate.data[i], activation);
-      const Tensor out = t.output("out", {33, 2, 20}, gap);
+      const Tensor out = t.output("out", {33, 2, D}, gap);
       t.call([&](Backend& b) {
         b.gate_mul({.x = t.input("x", x, gap),
                     .gate = t.input("gate", gate, gap),
@@ -47,15 +47,24 @@ void gate_mul(Context& c) {
       t.compare(str("activation ", static_cast<int>(activation), gap ? ", rows apart" : ""), out,
                 want);
     }
-  Trial t(c, 68);
-  const Array gate = t.normals({33, 20});
-  Array want = gate;
-  for (double& e : want.data) e = oracle::activate(e, Activation::silu);
-  const Tensor out = t.output("out", {33, 20});
-  t.call([&](Backend& b) {
-    b.gate_mul({.gate = t.input("gate", gate), .activation = Activation::silu, .out = out});
-  });
-  t.compare("without x", out, want);
+  for (const int64_t D : {20, 24}) {
+    Trial t(c, 68);
+    const Array x = t.normals({33, D}), gate = t.normals({33, D}), by_row = t.normals({33, 1});
+    Array alone = gate, rows = x;
+    for (double& e : alone.data) e = oracle::activate(e, Activation::silu);
+    for (int64_t r = 0; r < 33; ++r)
+      for (int64_t d = 0; d < D; ++d) rows(r, d) *= oracle::activate(by_row(r, 0), Activation::sigmoid);
+    const Tensor without_x = t.output("without x", {33, D}), in_place = t.inout("x", x);
+    t.call([&](Backend& b) {
+      b.gate_mul({.gate = t.input("gate", gate), .activation = Activation::silu, .out = without_x});
+      b.gate_mul({.x = in_place,
+                  .gate = t.input("a gate a row", by_row),
+                  .activation = Activation::sigmoid,
+                  .out = in_place});
+    });
+    t.compare(str("without x, ", D, " wide"), without_x, alone);
+    t.compare(str("a gate a row, in place, ", D, " wide"), in_place, rows);
+  }
 }
 
 void decay_gate(Context& c) {

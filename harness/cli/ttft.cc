@@ -85,8 +85,9 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
                       "random:NAME[:SEED] or a folder (default random:qwen3.5-tiny)");
   add_backend_options(*command, options->backend,
                       "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
-  command->add_option("--segments", workload.segments, "Segments before the question (default 4)");
-  command->add_option("--tokens", workload.tokens, "Tokens of each (default 1024)");
+  CLI::Option* segments =
+      command->add_option("--segments", workload.segments, "Segments before the question (default 4)");
+  CLI::Option* tokens = command->add_option("--tokens", workload.tokens, "Tokens of each (default 1024)");
   command->add_option("--question", workload.question, "Tokens of the question (default 64)");
   command
       ->add_option("--modes", options->modes,
@@ -96,25 +97,27 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
       ->delimiter(',');
   command
       ->add_option("--missed", options->missed,
-                   "Segments that are not cached, of modes without a STATE (default 0)")
-      ->check(CLI::NonNegativeNumber);
+                   "Segments that are not cached, of modes without a STATE (default 0)");
   command->add_option("--repeats", options->repeats, "Timed runs of each mode (default 20)");
   command->add_option("--chunk", options->chunk, "Rows of one forward at most (default 8192)");
   command->add_option("--dataset", workload.dataset,
                       "Lengths of a dataset's rows in place of --segments and --tokens: hotpotqa, "
-                      "triviaqa, multi_news or gov_report");
+                      "triviaqa, multi_news or gov_report")
+      ->excludes(segments)
+      ->excludes(tokens);
   const CLI::Option* rows =
       command->add_option("--rows", workload.rows, "Prompts (default 1; of a dataset 8)");
   command
       ->add_option("--data", options->settings.context.data,
                    "File of that dataset: its own rows in place of random tokens")
       ->check(CLI::ExistingFile);
-  command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft)");
+  command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft-CELL)");
   command->callback([options, rows, &status] {
     RunSettings& settings = options->settings;
     require(settings.context.data.empty() || !options->workload.dataset.empty(),
             "--data: needs --dataset, which says how to read and cut its rows");
-    if (settings.out.empty()) settings.out = "out/ttft";
+    require(options->missed >= 0, "--missed: must be 0 or more, is ", options->missed);
+    if (settings.out.empty()) settings.out = "out/ttft-" + options->workload.label();
     status = run_and_say(suite_of(*options, rows->count() > 0), settings);
     for (const Result& result : read_report(settings.out + "/report.json").results)
       for (const Table& table : result.tables)
