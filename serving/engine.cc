@@ -1,7 +1,9 @@
 #include "serving/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "core/philox.h"
@@ -11,6 +13,12 @@ namespace {
 
 int64_t pages_for(int64_t tokens, int32_t page_size) {
   return (tokens + page_size - 1) / page_size;
+}
+
+// A record of one engine's steps must never be replayed for another, which may have its address.
+uint64_t next_serial() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
 }
 
 const EngineOptions& checked(const EngineOptions& options) {
@@ -94,7 +102,8 @@ class Engine::Batch {
 };
 
 Engine::Engine(const Model& model, const EngineOptions& options)
-    : model_(model),
+    : serial_(next_serial()),
+      model_(model),
       options_(checked(options)),
       pools_(model.backend(), model.spec(), options.pools),
       pages_("K, V page", options.pools.pages),
@@ -141,8 +150,10 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
       std::any_of(requests.begin(), requests.end(),
                   [](const Request& r) { return r.max_tokens > 1; })) {
     const auto builds = batch.input.builds;
+    const auto residues = batch.input.residues;
     store_builds(batch);
     batch.input.builds = builds;
+    batch.input.residues = residues;
     for (Build& build : batch.input.builds) build.state = kNone;
   }
   decode(batch);
@@ -162,8 +173,11 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
   int32_t position = 0;
   for (const Tokens& tokens : segments) {
     check_tokens(tokens);
+    const int32_t n = static_cast<int32_t>(tokens.size()), most = model_.spec().max_positions;
+    require(n < most, "a segment of ", n, " tokens exceeds the model's ", most, " positions");
+    if (position > most - n) position = 0;  // a corpus may be longer than any prompt
     residue_for(tokens, position, true, pins, batch);
-    position += static_cast<int32_t>(tokens.size());
+    position += n;
   }
   const Plan plan = plan_prefill(batch.input);
   run_tables(plan, {}, batch);
@@ -323,20 +337,21 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   return index;
 }
 
-// Hands what the builds left to the cache.
+// Hands what the builds left to the cache. What is handed over is the batch's no more, whatever throws.
 void Engine::store_builds(Batch& batch) {
   const Mode& mode = batch.input.mode;
   for (size_t i = 0; i < batch.input.builds.size(); ++i) {
-    const Build& build = batch.input.builds[i];
+    Build& build = batch.input.builds[i];
     Residue& residue = batch.input.residues[build.residue];
-    if (build.state != kNone) states_.give_back(build.state);
+    const int32_t state = std::exchange(build.state, kNone), op = std::exchange(residue.op, kNone);
+    const std::vector<int32_t> pages = std::exchange(residue.pages, {});
+    if (state != kNone) states_.give_back(state);
     if (batch.built[i].admitted) {
-      cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, residue.pages,
-                            residue.op, residue.built_at);
+      cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, pages, op, residue.built_at);
     } else {
       cache_.count_refused();
-      pages_.give_back(residue.pages);
-      operators_.give_back(residue.op);
+      pages_.give_back(pages);
+      operators_.give_back(op);
     }
   }
   batch.input.builds.clear();
@@ -344,13 +359,16 @@ void Engine::store_builds(Batch& batch) {
 
 void Engine::store_prefixes(Batch& batch) {
   for (Running& r : batch.running) {
-    for (const auto& [tokens, state] : r.snapshots) {
-      const int64_t held = pages_for(static_cast<int64_t>(tokens.size()), options_.pools.page_size);
-      const std::vector<int32_t> shared(r.pages.begin(), r.pages.begin() + held);
+    std::reverse(r.snapshots.begin(), r.snapshots.end());  // the shortest is stored first
+    while (!r.snapshots.empty()) {
+      const int64_t held = pages_for(static_cast<int64_t>(r.snapshots.back().first.size()),
+                                     options_.pools.page_size);
+      std::vector<int32_t> shared(r.pages.begin(), r.pages.begin() + held);
       for (const int32_t page : shared) pages_.share(page);
-      cache_.insert_prefix(tokens, shared, state);
+      const auto [tokens, state] = std::move(r.snapshots.back());
+      r.snapshots.pop_back();
+      cache_.insert_prefix(tokens, std::move(shared), state);
     }
-    r.snapshots.clear();
   }
 }
 
@@ -420,7 +438,7 @@ void Engine::decode(Batch& batch) {
     const Tensor logits = decode_logits_.tensor().rows(0, n);
     check_table(pools_, table);
     const Rows inputs = backend.begin(table);
-    backend.replay(str("decode|", this, "|", logits.data),
+    backend.replay(str("decode|", serial_, "|", logits.data),
                    [&] { enqueue_forward(model_, pools_, inputs, logits); });
     sample(logits, active);
   }

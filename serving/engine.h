@@ -110,6 +110,7 @@ class Engine {
   void zero_operator(int32_t slot);
   std::vector<std::vector<double>> download_state(int32_t slot) const;
 
+  const uint64_t serial_;  // of this engine in the process
   const Model& model_;
   EngineOptions options_;
   Pools pools_;

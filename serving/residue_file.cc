@@ -137,11 +137,12 @@ Opened read_header(File& file, const std::string& path, const ResidueReader& exp
   const int64_t file_bytes = file.size();
   Opened opened;
   Head& head = opened.head;
+  const int64_t begins = std::min<int64_t>(file_bytes, sizeof(kMagic));
+  file.read(&head, begins);
+  if (std::memcmp(head.magic, kMagic, begins) != 0) throw ForeignFile(str(path, ": is not a residue of hypic"));
   damaged_unless(file_bytes >= static_cast<int64_t>(sizeof(head)), path, ": ", file_bytes,
                  " bytes are too few for a residue; the file is truncated");
-  file.read(&head, sizeof(head));
-  if (std::memcmp(head.magic, kMagic, sizeof(kMagic)) != 0)
-    throw ForeignFile(str(path, ": is not a residue of hypic"));
+  file.read(reinterpret_cast<char*>(&head) + begins, sizeof(head) - begins);
   if (head.version != kVersion)
     throw ForeignFile(str(path, ": has version ", head.version, ", this program reads ", kVersion));
   if (head.identity != expected.identity)
@@ -198,10 +199,13 @@ void write_residue_file(const std::string& path, const ResidueReader& expected,
     file.sync();
     require(std::rename(part.c_str(), path.c_str()) == 0, path,
             ": cannot write: ", std::strerror(errno));
-    File(std::filesystem::path(path).parent_path().string(), O_RDONLY | O_DIRECTORY).sync();
   } catch (...) {
     unlink(part.c_str());
     throw;
+  }
+  try {  // the name survives a crash; some file systems cannot do that for folders
+    File(std::filesystem::path(path).parent_path().string(), O_RDONLY | O_DIRECTORY).sync();
+  } catch (const Error&) {
   }
 }
 

@@ -17,6 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSuffix[] = ".residue";
+
+// Whether a name is that of a file which we began to write.
+bool is_leftover(const std::string& name) {
+  constexpr size_t kHex = 2 * sizeof(Sha256::Digest);
+  const size_t part = name.find(".residue.part-");
+  return part != name.npos && part >= kHex &&
+         std::all_of(name.begin(), name.begin() + kHex, [](unsigned char c) { return std::isxdigit(c); }) &&
+         std::all_of(name.begin() + part + 14, name.end(), [](unsigned char c) { return std::isdigit(c); });
+}
 constexpr size_t kMaxWarnings = 100;
 constexpr size_t kMaxFiles = 1 << 20;               // of a folder, so that a scan ends
 constexpr auto kAbandoned = std::chrono::hours(1);  // a half-written file of a process that died
@@ -256,8 +265,14 @@ bool SegmentCache::insert_residue(const Tokens& tokens, int32_t first, int32_t t
   const Pin kept_op = old_op == entries_.end() ? Pin() : pin(*old_op->second);
   const bool new_kv = !kept_kv || !kept_kv.entry_->on_device;
   const bool new_op = !kept_op || !kept_op.entry_->on_device;
-  const bool fits =
-      fit([&] { return (new_kv ? page_cost(pages) : 0) + (new_op ? pools_.operator_bytes() : 0); });
+  bool fits = false;
+  try {
+    fits = fit([&] { return (new_kv ? page_cost(pages) : 0) + (new_op ? pools_.operator_bytes() : 0); });
+  } catch (...) {  // they are ours by now
+    pages_.give_back(pages);
+    operators_.give_back(op);
+    throw;
+  }
   if (fits && new_kv)
     place(kv_id, tokens, {std::move(pages), kNone}, built_at);
   else
@@ -275,7 +290,15 @@ bool SegmentCache::insert_prefix(const Tokens& tokens, std::vector<int32_t> page
   const auto old = entries_.find(wanted);
   const Pin kept = old == entries_.end() ? Pin() : pin(*old->second);
   const bool there = kept && kept.entry_->on_device;
-  if (!there && fit([&] { return page_cost(pages) + pools_.state_bytes(); })) {
+  bool fits = false;
+  try {
+    fits = !there && fit([&] { return page_cost(pages) + pools_.state_bytes(); });
+  } catch (...) {  // they are ours by now
+    pages_.give_back(pages);
+    states_.give_back(state);
+    throw;
+  }
+  if (fits) {
     place(wanted, tokens, {std::move(pages), state}, 0);
     ++admitted_;
     return true;
@@ -339,9 +362,9 @@ void SegmentCache::demote(Entry& entry) {
   const bool disk = !options_.disk_folder.empty() && entry.file_bytes == 0;
   std::vector<uint8_t> payload;
   if (host || disk) payload = payload_of(entry);
-  unlist(entry);
   const bool to_host = host && make_host_room(bytes);
   if (!to_host && disk) write_file(entry, payload);
+  unlist(entry);  // only now: what may throw is done
   leave_device(entry);
   if (to_host) {
     entry.on_host = true;
@@ -386,9 +409,12 @@ bool SegmentCache::promote(Entry& entry) {
       on_disk_.erase(entry.used);
       entry.file_bytes = 0;
       return false;
-    } catch (const Error& error) {
+    } catch (const DamagedFile& error) {
       warn(str(error.what(), "; ignored"));
       remove_file(entry);
+      return false;
+    } catch (const Error& error) {  // it may be read another time
+      warn(str(error.what(), "; left alone"));
       return false;
     }
   }
@@ -502,7 +528,7 @@ void SegmentCache::scan_folder() {
     const auto time = fs::last_write_time(path, error);
     if (error) continue;
     if (path.ends_with(kSuffix)) found.emplace_back(time, path);
-    if (path.find(str(kSuffix, ".part-")) != path.npos &&
+    if (is_leftover(files->path().filename().string()) &&
         fs::file_time_type::clock::now() - time > kAbandoned)
       fs::remove(path, error);
   }

@@ -50,13 +50,23 @@ std::string nvidia_smi(const char* fields) {
   return one_line(line);
 }
 
+std::regex pattern(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error&) {
+    fail("--filter: \"", text, "\" is no regular expression");
+  }
+}
+
 // Every benchmark that the filter names, by Google Benchmark; what they gave, in order.
 std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes,
                           const Ceilings& ceilings, const char* program,
                           const std::vector<std::string>& others) {
   std::vector<Measured> all;
   const std::string what = backend.launches().empty() && !cuda::stream_of(backend) ? o.backend : "";
-  for (const Bench& bench : all_benches(sizes))
+  const std::regex filter = pattern(o.filter);
+  for (const Bench& bench : all_benches(sizes)) {
+    if (!std::regex_search(bench.name, filter)) continue;
     benchmark::RegisterBenchmark(bench.name.c_str(),
                                  [&, bench](benchmark::State& state) {
                                    Measured m = measure(bench, backend, o.replay);
@@ -82,10 +92,10 @@ std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes
                                  })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
+  }
 
   // One iteration each, for it is the median of replays already.
   std::vector<std::string> words = {program, "--benchmark_min_time=0"};
-  if (!o.filter.empty()) words.push_back("--benchmark_filter=" + o.filter);
   if (!o.json.empty()) {
     words.push_back("--benchmark_out=" + o.json);
     words.push_back("--benchmark_out_format=json");
@@ -103,14 +113,6 @@ std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes
   Plain<benchmark::JSONReporter> json;
   benchmark::RunSpecifiedBenchmarks(&console, o.json.empty() ? nullptr : &json);
   return all;
-}
-
-std::regex pattern(const std::string& text) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error&) {
-    fail("--filter: \"", text, "\" is no regular expression");
-  }
 }
 
 int run(const Options& o, const char* program, const std::vector<std::string>& others) {

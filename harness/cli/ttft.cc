@@ -111,6 +111,8 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
       ->add_option("--data", options->settings.context.data,
                    "File of that dataset: its own rows in place of random tokens")
       ->check(CLI::ExistingFile);
+  command->add_flag("--resume", options->settings.resume,
+                    "Keep the finished cells of an earlier run into the same folder");
   command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft-CELL)");
   command->callback([options, rows, &status] {
     RunSettings& settings = options->settings;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <span>
 
@@ -87,6 +88,9 @@ CellPrompts random_cell(const Workload& w, const ModelSpec& spec) {
     CellPrompt& prompt = all.prompts.emplace_back();
     prompt.id = str(w.label(), " row ", row);
     prompt.instruction = w.system > 0 || !w.dataset.empty();
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    require(tokens < spec.max_positions, prompt.id, ": ", tokens, " tokens exceed the model's ",
+            spec.max_positions, " positions");
     for (const int64_t n : lengths)
       prompt.segments.push_back(random_tokens(n, spec.vocabulary, ++seed));
   }
@@ -243,9 +247,10 @@ Priming priming(const CellPrompt& prompt, const CacheState& cache) {
       break;
     case Kind::warm_prefix_other_order:  // the first document last, so that none keeps its place
       primed.prompt = prompt.segments;
-      if (documents > 1)
-        std::rotate(primed.prompt.begin() + prompt.instruction,
-                    primed.prompt.begin() + prompt.instruction + 1, primed.prompt.end() - 1);
+      require(documents > 1, prompt.id, ": a single document has no other order; ask for prefix@warm_prefix or ",
+              "prefix@cold");
+      std::rotate(primed.prompt.begin() + prompt.instruction,
+                  primed.prompt.begin() + prompt.instruction + 1, primed.prompt.end() - 1);
       break;
     case Kind::warm_segment:
     case Kind::missed: {
