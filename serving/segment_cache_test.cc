@@ -636,11 +636,15 @@ TEST(Tiers, HalfWrittenAndForeignFilesAreNotTaken) {
   fs::rename(first, part);
   std::ofstream(folder.path() + "/notes.txt") << "mine";
   std::ofstream(folder.path() + "/x.residue") << std::string(500, 'x');
+  std::ofstream(folder.path() + "/short.residue") << "8 bytes!";
+  const std::string old_notes = folder.path() + "/a.residue.part-notes.txt";
+  std::ofstream(old_notes) << "mine too";
+  fs::last_write_time(old_notes, fs::file_time_type::clock::now() - std::chrono::hours(2));
   fs::create_directory(folder.path() + "/y.residue");
   {
     Fixture f(with(on_disk(folder)));
     EXPECT_EQ(f.usage().entries, 1);
-    EXPECT_EQ(f.usage().warning_count, 2);
+    EXPECT_EQ(f.usage().warning_count, 3);
     EXPECT_TRUE(fs::exists(part));  // somebody may be writing it
   }
   fs::last_write_time(part, fs::file_time_type::clock::now() - std::chrono::hours(2));
@@ -648,6 +652,27 @@ TEST(Tiers, HalfWrittenAndForeignFilesAreNotTaken) {
   EXPECT_FALSE(fs::exists(part));
   EXPECT_TRUE(fs::exists(folder.path() + "/notes.txt"));
   EXPECT_TRUE(fs::exists(folder.path() + "/x.residue"));
+  EXPECT_TRUE(fs::exists(folder.path() + "/short.residue"));
+  EXPECT_TRUE(fs::exists(old_notes));
+}
+
+TEST(Tiers, ACorpusLongerThanAPromptIsWarmedAndKept) {
+  ModelSpec spec = hybrid();
+  spec.max_positions = 64;
+  World world(spec);
+  Folder folder;
+  std::vector<Tokens> corpus;
+  for (int i = 0; i < 8; ++i) corpus.push_back(segment(i));
+  {
+    Fixture f(with(on_disk(folder)), world);
+    f.engine.warm(corpus, mode_named(kMode));
+    f.engine.persist();
+    EXPECT_THROW(f.engine.warm({tokens_of(64, 9)}, mode_named(kMode)), Error);
+  }
+  EXPECT_EQ(folder.files().size(), 16);  // K, V and an operator each
+  Fixture f(with(on_disk(folder)), world);
+  EXPECT_EQ(f.usage().warning_count, 0) << f.usage().warnings[0];
+  EXPECT_EQ(f.usage().entries, 16);
 }
 
 TEST(Tiers, TheDiskKeepsTheLatest) {
