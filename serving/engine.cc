@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -134,6 +136,7 @@ PlanInput Engine::plan_input(const Mode& mode) const {
 RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
                       const RunOptions& options) {
   Batch batch(*this, mode);
+  require_room(requests, mode, options.keep_state);
   for (const Request& request : requests) admit(request, options.keep_state, batch);
   // Only now: what is worth storing must not take the slots that a request needs.
   for (size_t i = 0; i < batch.running.size(); ++i)
@@ -187,6 +190,35 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
   pins.clear();  // what is new may push out what was used
   store_builds(batch);
   return plan.counters;
+}
+
+// Refuses a batch that the pools could not hold if nothing else were in them, before it pushes anything out.
+void Engine::require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const {
+  const PoolSizes& pools = options_.pools;
+  const auto states = static_cast<int64_t>(requests.size()) * (keep_state ? 2 : 1);
+  int64_t pages = 0;
+  std::set<Tokens> reused;  // equal segments share a residue
+  for (const Request& request : requests) {
+    int64_t own = request.max_tokens, total = own;
+    for (size_t i = 0; i < request.segments.size(); ++i) {
+      const Tokens& tokens = request.segments[i];
+      const auto n = static_cast<int64_t>(tokens.size());
+      const bool residue =
+          mode.reuse == Reuse::segments && i + 1 < request.segments.size() && n > mode.head + mode.tail;
+      own += residue ? mode.head + mode.tail : n;
+      total += n;
+      if (residue && reused.insert(tokens).second) pages += pages_for(n, pools.page_size);
+    }
+    pages += pages_for(own, pools.page_size);
+    if (total > model_.spec().max_positions) return;  // for admit to refuse
+  }
+  if (options_.faults.hits_not_pinned) return;
+  for (const auto& [what, needed, there] : {std::tuple{"state slots", states, pools.state_slots},
+                                            {"operator slots", static_cast<int64_t>(reused.size()), pools.operator_slots},
+                                            {"K, V pages", pages, pools.pages}})
+    if (needed > there)
+      throw OutOfMemory(str(needed, " ", what, " are needed, there are ", there,
+                            "; raise the pool or run fewer requests at once"));
 }
 
 void Engine::check_tokens(const Tokens& tokens) const {

@@ -358,7 +358,7 @@ TEST(Engine, RefusesBadRequestsAndKeepsNothingOfThem) {
   refused({{1}}, "top_k must be", 1, {.top_k = -1});
   for (const double top_p : {0.0, 1.001, double{NAN}})
     refused({{1}}, "top_p must be", 1, {.top_p = top_p});
-  refused(prompt(), "free");  // three residues, two operator slots
+  refused(prompt(), "3 operator slots are needed, there are 2");  // three residues, two operator slots
   refused({random_tokens(40, 1), random_tokens(60, 2)}, "K, V page");
 }
 

@@ -353,13 +353,14 @@ TEST(SegmentCache, ARequestThatCannotFitIsRefusedInOneLineAndChangesNothing) {
     }
     EXPECT_NO_THROW(f.engine.check_integrity());
     EXPECT_EQ(f.usage().admitted, before.admitted);
+    EXPECT_EQ(f.usage().device.entries, before.device.entries);  // nobody else pays for it
   };
   Fixture f(with({}, pools));
   f.run({0});
-  refused(f, {{prompt({1, 2, 3, 4}), 1}}, "1 more operator slot is needed, 0 of 3 are free");
-  refused(f, {{prompt({}), 400}}, "26 more K, V pages are needed");
+  refused(f, {{prompt({1, 2, 3, 4}), 1}}, "4 operator slots are needed, there are 3");
+  refused(f, {{prompt({}), 400}}, "26 K, V pages are needed, there are 12");
   refused(f, std::vector<Request>(9, {prompt({}), 1}),
-          "1 more state slot is needed, 0 of 8 are free");
+          "9 state slots are needed, there are 8");
   EXPECT_EQ(f.run({0}).responses[0].logits, fresh({0}).logits);
 }
 
