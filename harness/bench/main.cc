@@ -15,6 +15,7 @@
 #include "harness/bench/measure.h"
 #include "harness/bench/table.h"
 #include "harness/environment.h"
+#include "harness/pattern.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/device.h"
 #include "reports/text.h"
@@ -50,23 +51,13 @@ std::string nvidia_smi(const char* fields) {
   return one_line(line);
 }
 
-std::regex pattern(const std::string& text) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error&) {
-    fail("--filter: \"", text, "\" is no regular expression");
-  }
-}
-
-// Every benchmark that the filter names, by Google Benchmark; what they gave, in order.
-std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes,
+// Runs benchmarks by Google Benchmark; what they gave, in order.
+std::vector<Measured> run(const Options& o, Backend& backend, const std::vector<Bench>& benches,
                           const Ceilings& ceilings, const char* program,
                           const std::vector<std::string>& others) {
   std::vector<Measured> all;
   const std::string what = backend.launches().empty() && !cuda::stream_of(backend) ? o.backend : "";
-  const std::regex filter = pattern(o.filter);
-  for (const Bench& bench : all_benches(sizes)) {
-    if (!std::regex_search(bench.name, filter)) continue;
+  for (const Bench& bench : benches)
     benchmark::RegisterBenchmark(bench.name.c_str(),
                                  [&, bench](benchmark::State& state) {
                                    Measured m = measure(bench, backend, o.replay);
@@ -92,7 +83,6 @@ std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes
                                  })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
-  }
 
   // One iteration each, for it is the median of replays already.
   std::vector<std::string> words = {program, "--benchmark_min_time=0"};
@@ -117,13 +107,13 @@ std::vector<Measured> run(const Options& o, Backend& backend, const Sizes& sizes
 
 int run(const Options& o, const char* program, const std::vector<std::string>& others) {
   const Sizes sizes{o.small};
-  const std::regex filter = pattern(o.filter);
-  std::vector<std::string> names;
-  for (const Bench& bench : all_benches(sizes))
-    if (std::regex_search(bench.name, filter)) names.push_back(bench.name);
-  require(!names.empty(), "--filter \"", o.filter, "\" names no benchmark; --list shows them all");
+  const std::regex filter = pattern_of("--filter", o.filter);
+  std::vector<Bench> benches;
+  for (Bench& bench : all_benches(sizes))
+    if (std::regex_search(bench.name, filter)) benches.push_back(std::move(bench));
+  require(!benches.empty(), "--filter \"", o.filter, "\" names no benchmark; --list shows them all");
   if (o.list) {
-    for (const std::string& name : names) std::cout << name << "\n";
+    for (const Bench& bench : benches) std::cout << bench.name << "\n";
     return 0;
   }
   for (const std::string& file : {o.json, o.markdown}) {  // before anything is measured
@@ -152,7 +142,7 @@ int run(const Options& o, const char* program, const std::vector<std::string>& o
                                   " TFLOP/s in ", name_of(backend->compute_dtype())));
   for (const auto& [key, value] : where.entries) benchmark::AddCustomContext(key, value);
 
-  const std::vector<Measured> all = run(o, *backend, sizes, ceilings, program, others);
+  const std::vector<Measured> all = run(o, *backend, benches, ceilings, program, others);
   const Report report = to_report(all, ceilings, where);
   if (!o.markdown.empty()) write_file_atomically(o.markdown, to_markdown(report));
   return exit_code(report);

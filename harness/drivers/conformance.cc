@@ -12,20 +12,13 @@
 #include "harness/cases/captured.h"
 #include "harness/cases/family_case.h"
 #include "harness/driver.h"
+#include "harness/pattern.h"
 #include "reports/text.h"
 
 namespace hypic {
 
 namespace conformance {
 namespace {
-
-std::regex pattern(const std::string& text) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error&) {
-    fail("filter: \"", text, "\" is no regular expression");
-  }
-}
 
 bool among(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
@@ -109,7 +102,7 @@ struct Caught {
 
 std::optional<Caught> hunt(const FaultClass& fault, const std::vector<Case>& cases,
                            const Settings& settings) {
-  const std::regex looks = pattern(fault.cases);
+  const std::regex looks = pattern_of("filter", fault.cases);
   for (const Case& c : cases) {
     if (!std::regex_search(c.name, looks)) continue;
     const auto backend = make_broken_backend(fault.name);
@@ -187,7 +180,7 @@ std::vector<Case> selected(const Selection& s) {
     require(s.families.size() == 1, "captured activations need the one family that they are of");
     return {captured_case(s.captured, s.families[0])};
   }
-  const std::regex filter = pattern(s.filter);
+  const std::regex filter = pattern_of("filter", s.filter);
   std::vector<Case> cases;
   for (const Case& c : all_cases())
     if (among(s.ops, c.op) &&
