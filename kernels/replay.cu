@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/common/capture.cuh"
 #include "kernels/common/cuda.cuh"
 
 namespace hypic::cuda {
@@ -44,7 +45,7 @@ class Recording {
   Recording(cudaStream_t stream, const std::function<void()>& enqueue, const ReplayOptions& options)
       : stream_(stream), enqueue_(enqueue) {
     if (options.cold_l2) check(cudaMalloc(&flush_.memory, kFlushBytes), "L2 flush");
-    if (options.graph) capture();
+    if (options.graph) replay_ = capture(stream, enqueue);
   }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
@@ -79,23 +80,6 @@ class Recording {
   }
 
  private:
-  void capture() {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    try {
-      enqueue_();
-    } catch (...) {  // the stream must be usable again
-      cudaStreamEndCapture(stream_, &graph);
-      if (graph) cudaGraphDestroy(graph);
-      cudaGetLastError();
-      throw;
-    }
-    cudaError_t error = cudaStreamEndCapture(stream_, &graph);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&replay_, graph, 0);
-    if (graph) cudaGraphDestroy(graph);
-    check(error, "graph");
-  }
-
   const cudaStream_t stream_;
   const std::function<void()> enqueue_;
   Flush flush_;

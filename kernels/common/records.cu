@@ -1,35 +1,12 @@
 #include "kernels/common/records.cuh"
 
+#include "kernels/common/capture.cuh"
 #include "kernels/common/cuda.cuh"
 
 namespace hypic::cuda {
 namespace {
 
 constexpr size_t kMaxRecords = 64;
-
-// Ends a capture also where something throws on the way: the stream must be usable again.
-class Capture {
- public:
-  explicit Capture(cudaStream_t stream) : stream_(stream) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  }
-  ~Capture() {
-    if (!ended_) cudaStreamEndCapture(stream_, &graph_);
-    if (graph_) cudaGraphDestroy(graph_);
-  }
-  cudaGraphExec_t instantiate() {
-    ended_ = true;
-    check(cudaStreamEndCapture(stream_, &graph_), "capture");
-    cudaGraphExec_t exec = nullptr;
-    check(cudaGraphInstantiate(&exec, graph_, 0), "graph");
-    return exec;
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaGraph_t graph_ = nullptr;
-  bool ended_ = false;
-};
 
 }  // namespace
 
@@ -55,9 +32,7 @@ void Records::replay(const std::string& key, const std::function<void()>& enqueu
   Record& record = found->second;
   if (!record.graph) {
     const Launches before = launches;
-    Capture capture(stream);
-    enqueue();
-    record.graph = capture.instantiate();
+    record.graph = capture(stream, enqueue);
     for (auto& [kernel, count] : launches) {
       const auto old = before.find(kernel);
       const int64_t more = count - (old == before.end() ? 0 : old->second);
