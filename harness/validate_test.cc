@@ -16,6 +16,7 @@ struct Promise {
   const char* backend;
   const char* broken_case;  // which must fail, besides whatever else does
 };
+void PrintTo(const Promise& promise, std::ostream* out) { *out << promise.model << ", " << promise.backend; }
 
 class Validate : public testing::TestWithParam<Promise> {};
 

@@ -7,7 +7,15 @@
 #include <memory>
 #include <tuple>
 
-namespace hypic::reference {
+namespace hypic {
+
+void PrintTo(const FamilyTraits& traits, std::ostream* out) { *out << traits.name; }
+void PrintTo(Family family, std::ostream* out) { *out << traits(family).name; }
+
+namespace reference {
+
+void PrintTo(Style style, std::ostream* out) { *out << name_of(style); }
+
 namespace {
 
 void expect_laws(const FamilyReference& family, const Dims& dims, Style style, uint64_t seed) {
@@ -261,4 +269,5 @@ INSTANTIATE_TEST_SUITE_P(SlowHeads, Float32, testing::Values(Family::retnet, Fam
                          [](const auto& info) { return std::string(traits(info.param).name); });
 
 }  // namespace
-}  // namespace hypic::reference
+}  // namespace reference
+}  // namespace hypic

@@ -15,6 +15,7 @@ struct Cell {
   Decay decay;
   Update update;
 };
+void PrintTo(const Cell& cell, std::ostream* out) { *out << cell.name; }
 
 constexpr Cell kCells[] = {{"linear", Decay::none, Update::add},
                            {"scalar", Decay::scalar, Update::add},
