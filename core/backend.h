@@ -5,7 +5,8 @@
 // made of primitives and which a backend may fuse. Letters: R rows of the forward, N and K matrix sizes,
 // H heads, D head size, C convolution channels, W convolution width, P pages, S slots.
 // Matrix operands and activations have the backend's compute dtype; states, operators and gates its state
-// dtype (float32, or float64 in cpu64). Shapes are checked by every operation; a mismatch throws.
+// dtype (float32, or float64 in cpu64). Rows of activations may be strided: they are columns of a product with several
+// weights at once. Shapes are checked by every operation; a mismatch throws.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace hypic {
 namespace {
@@ -54,6 +55,7 @@ class Pass {
   Buffer activation(int64_t n) { return Buffer(backend_, backend_.compute_dtype(), {R_, n}); }
   Buffer state_rows(int64_t n) { return Buffer(backend_, backend_.state_dtype(), {R_, n}); }
   const Tensor& weight(const char* name) const { return model_.weight(prefix_ + name); }
+  const Stack& stack(const std::string& name) const { return model_.stack(prefix_ + name); }
   Tensor per_head(const Tensor& rows, int64_t heads) const {
     return rows.reshape({R_, heads, rows[1] / heads});
   }
@@ -65,6 +67,21 @@ class Pass {
     if (!options_.tap) return;
     for (const auto& [name, tensor] : tensors)
       if (tensor) tap(str(prefix_, part, ".", name), tensor);
+  }
+
+  // What the columns of a stack's output from `begin` on, up to the next slice, are multiplied by.
+  struct Slice {
+    int64_t begin;
+    double scale;
+  };
+  // out = x · weightsᵀ, one product for all slices that follow one another with the same scale.
+  void project(const Tensor& x, const Stack& stack, const std::vector<Slice>& slices, const Tensor& out) {
+    for (auto slice = slices.begin(); slice != slices.end();) {
+      const auto [begin, scale] = *slice;
+      while (slice != slices.end() && slice->scale == scale) ++slice;
+      const int64_t end = slice == slices.end() ? stack.weights[0] : slice->begin;
+      if (begin < end) backend_.matmul({x, stack.weights.rows(begin, end), out.columns(begin, end), scale});
+    }
   }
 
   // normed_ = norm(residual), the residual with what still waits to be added.
@@ -95,7 +112,8 @@ class Pass {
       });
     if (parts.ffn != Ffn::none)
       sublayer(parts.residual, "ffn_norm", spec_.ffn_mix, [&](const Tensor& x) {
-        parts.ffn == Ffn::moe ? moe(x) : ffn("ffn.", spec_.ffn, x, update_);
+        if (parts.ffn == Ffn::moe) return moe(x);
+        ffn("ffn.", spec_.ffn, x, update_);
       });
   }
 
@@ -127,21 +145,22 @@ class Pass {
     }
   }
 
-  void ffn(const std::string& part, const FfnSpec& f, const Tensor& x, const Tensor& out) {
-    const std::string at = prefix_ + part;
-    const int64_t inner = model_.weight(at + "up")[0];
-    Buffer& up = inner_[inner].first;
-    Buffer& gate = inner_[inner].second;
-    if (!up) up = activation(inner);
-    backend_.matmul({x, model_.weight(at + "up"), up});
+  // What it returns is its stack's output, which may have further parts.
+  Tensor ffn(const std::string& part, const FfnSpec& f, const Tensor& x, const Tensor& out) {
+    const Stack& in = stack(part + "in");
+    Buffer& projected = inner_[in.weights[0]];
+    if (!projected) projected = activation(in.weights[0]);
+    const Tensor up = in.columns(projected, 0);
     if (f.gated) {
-      if (!gate) gate = activation(inner);
-      backend_.matmul({x, model_.weight(at + "gate"), gate, f.gate_scale});
-      backend_.gate_mul({up, gate, f.activation, up});
+      const auto [gate, end] = in.parts[1];
+      project(x, in, {{0, 1}, {gate, f.gate_scale}, {end, 1}}, projected);
+      backend_.gate_mul({up, in.columns(projected, 1), f.activation, up});
     } else {
+      project(x, in, {{0, 1}}, projected);
       backend_.gate_mul({{}, up, f.activation, up});
     }
-    backend_.matmul({up, model_.weight(at + "down"), out, f.down_scale});
+    backend_.matmul({up, model_.weight(prefix_ + part + "down"), out, f.down_scale});
+    return projected;
   }
 
   void moe(const Tensor& x) {
@@ -172,11 +191,10 @@ class Pass {
     tap_all("moe", {{"logits", route_logits_}, {"experts", route_experts_}, {"weights", route_weights_}});
     if (m.shared_inner == 0) return;
     if (!shared_) shared_ = activation(spec_.hidden);
-    ffn("moe.shared.", {.gated = m.gated, .activation = m.activation}, x, shared_);
+    const Tensor projected = ffn("moe.shared.", {.gated = m.gated, .activation = m.activation}, x, shared_);
     if (m.shared_gate) {
-      if (!shared_gate_) shared_gate_ = activation(1);
-      backend_.matmul({x, weight("moe.shared_gate"), shared_gate_});
-      backend_.gate_mul({shared_, shared_gate_, Activation::sigmoid, shared_});
+      const Tensor gate = stack("moe.shared.in").columns(projected, m.gated ? 2 : 1);
+      backend_.gate_mul({shared_, gate, Activation::sigmoid, shared_});
     }
     backend_.add({update_, shared_});
   }
@@ -187,40 +205,46 @@ class Pass {
     const bool convolves = a.family != Family::lightning, by_channel = family.decay == Decay::diagonal;
     const int64_t C = a.conv_channels(), keys = a.key_heads * a.key_dim,
                   values = a.value_heads * a.value_dim, decays = a.value_heads * (by_channel ? a.key_dim : 1);
-    if (!qkv_) {
-      qkv_ = activation(C);
+    const Stack& in = stack("linear.in");
+    if (!linear_in_) {
+      linear_in_ = activation(in.weights[0]);
       if (convolves) conv_ = activation(C);
-      z_ = activation(values);
+      if (a.gate_rank > 0) z_ = activation(values);
       o_ = activation(values);
       if (a.qk_norm != QkNorm::none) {
         q_ = activation(keys);
         k_ = activation(keys);
       }
-      if (a.decay_rank > 0) decay_down_ = activation(a.decay_rank);
-      if (a.gate_rank > 0) gate_down_ = activation(a.gate_rank);
       if (a.family != Family::lightning) {
-        alpha_ = activation(decays);
+        if (a.decay_rank > 0) alpha_ = activation(decays);
         g_ = state_rows(decays);
         beta_ = state_rows(a.value_heads);
       }
-      if (takes_beta(a.family)) beta_logit_ = activation(a.value_heads);
     }
-    project_qkv(x);
-    project(x, "linear.z", "linear.z_down", gate_down_, z_, a.z_scale);
-    const Tensor& raw = convolves ? conv_ : qkv_;
+    std::vector<Slice> slices = {{0, a.q_scale}, {keys, a.k_scale}, {2 * keys, a.v_scale}};
+    const double scales[] = {a.gate_rank > 0 ? 1 : a.z_scale, a.decay_rank > 0 ? 1 : a.dt_scale, 1};
+    for (size_t i = 1; i < in.parts.size(); ++i) slices.push_back({in.parts[i].begin, scales[i - 1]});
+    project(x, in, slices, linear_in_);
+    const Tensor qkv = in.columns(linear_in_, 0);
+    Tensor z = in.columns(linear_in_, 1);
+    if (a.gate_rank > 0) {  // W (W_down x)
+      backend_.matmul({z, weight("linear.z"), z_, a.z_scale});
+      z = z_;
+    }
+    const Tensor raw = convolves ? conv_.tensor() : qkv;
     Tensor q = per_head(raw.columns(0, keys), a.key_heads), k = per_head(raw.columns(keys, 2 * keys), a.key_heads);
     const Tensor v = per_head(raw.columns(2 * keys, C), a.value_heads);
     const Tensor o = per_head(o_, a.value_heads);
     Tensor g, beta;
     if (a.family == Family::lightning) {
-      if (a.activation != Activation::identity) backend_.gate_mul({{}, qkv_, a.activation, qkv_});
+      if (a.activation != Activation::identity) backend_.gate_mul({{}, qkv, a.activation, qkv});
       g = weight("linear.log_decay").reshape({1, a.value_heads});  // the same for every row
       g.shape[0] = R_;
       g.stride[0] = 0;
     } else {
       g = by_channel ? per_head(g_, a.value_heads) : g_.tensor();
       beta = beta_;
-      prepare(x, pool, g);
+      prepare(in, pool, g);
     }
     if (a.qk_norm == QkNorm::heads) {
       backend_.rms_norm({q, weight("linear.q_norm"), spec_.norm_plus_one, spec_.norm_eps, per_head(q_, a.key_heads)});
@@ -250,53 +274,30 @@ class Pass {
                                .rope_theta = a.rope_theta,
                                .o = o,
                                .skip = a.family == Family::mamba2 ? weight("linear.D") : Tensor()});
-    tap_all("linear", {{"qkv", qkv_}, {"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}, {"o", o},
+    tap_all("linear", {{"qkv", qkv}, {"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}, {"o", o},
                        {"state", pool.state}});
     const int64_t groups = a.norm_groups == 0 ? a.value_heads : std::max(a.norm_groups, 1);
     const Tensor by_group = per_head(o_, groups);
     backend_.gated_norm({.x = by_group,
                          .weight = a.norm_groups < 0 ? Tensor() : weight("linear.norm"),
                          .eps = a.norm_eps,
-                         .gate = per_head(z_, groups),
+                         .gate = per_head(z, groups),
                          .activation = a.gate,
                          .out = by_group,
                          .gate_first = a.gate_first});
     backend_.matmul({o_, weight("linear.out"), out, a.out_scale});
   }
 
-  static bool takes_beta(Family family) { return family == Family::gated_delta_net || family == Family::kda; }
-
-  // [q | k | v], each with its own multiplier.
-  void project_qkv(const Tensor& x) {
-    const LinearSpec& a = spec_.linear;
-    const Tensor& w = weight("linear.qkv");
-    if (a.q_scale == a.k_scale && a.k_scale == a.v_scale) {
-      backend_.matmul({x, w, qkv_, a.q_scale});
-      return;
-    }
-    const int64_t keys = a.key_heads * a.key_dim, C = a.conv_channels();
-    const auto part = [&](int64_t begin, int64_t end, double scale) {
-      backend_.matmul({x, w.rows(begin, end), qkv_.tensor().columns(begin, end), scale});
-    };
-    part(0, keys, a.q_scale);
-    part(keys, 2 * keys, a.k_scale);
-    part(2 * keys, C, a.v_scale);
-  }
-
-  // out = scale · W x, or through a few dims, W (W_down x).
-  void project(const Tensor& x, const char* name, const char* down_name, const Buffer& down, const Tensor& out,
-               double scale) {
-    if (down) backend_.matmul({x, weight(down_name), down});
-    backend_.matmul({down ? down.tensor() : x, weight(name), out, scale});
-  }
-
   // Convolution, l2 norms and gates of the families that have them.
-  void prepare(const Tensor& x, LinearPool& pool, const Tensor& g) {
+  void prepare(const Stack& in, LinearPool& pool, const Tensor& g) {
     const LinearSpec& a = spec_.linear;
     const bool mamba = a.family == Family::mamba2, l2 = a.qk_norm == QkNorm::l2;
-    project(x, "linear.decay", "linear.decay_down", decay_down_, alpha_, a.dt_scale);
-    if (beta_logit_) backend_.matmul({x, weight("linear.beta"), beta_logit_});
-    backend_.conv_gates({.conv = {.x = qkv_,
+    Tensor alpha = in.columns(linear_in_, 2);
+    if (a.decay_rank > 0) {
+      backend_.matmul({alpha, weight("linear.decay"), alpha_, a.dt_scale});
+      alpha = alpha_;
+    }
+    backend_.conv_gates({.conv = {.x = in.columns(linear_in_, 0),
                                   .w = weight("linear.conv"),
                                   .activation = a.activation,
                                   .window = pool.window,
@@ -308,33 +309,31 @@ class Pass {
                          .l2_eps = 1e-6,
                          .q = l2 ? per_head(q_, a.key_heads) : Tensor(),
                          .k = l2 ? per_head(k_, a.key_heads) : Tensor(),
-                         .decay = {.x = g.rank == 3 ? per_head(alpha_, a.value_heads) : alpha_.tensor(),
+                         .decay = {.x = g.rank == 3 ? per_head(alpha, a.value_heads) : alpha,
                                    .A_log = weight("linear.A_log"),
                                    .dt_bias = weight("linear.dt_bias"),
                                    .out = g,
                                    .step = mamba ? beta_.tensor() : Tensor(),
                                    .step_min = a.step_min,
                                    .step_max = a.step_max},
-                         .beta = {beta_logit_, beta_, a.beta_scale}});
+                         .beta = {a.takes_beta() ? in.columns(linear_in_, 3) : Tensor(), beta_, a.beta_scale}});
   }
 
   void attention(const Tensor& x, AttentionPool& pool, const Tensor& out) {
     if (spec_.attention.latent()) return latent_attention(x, pool, out);
     const AttentionSpec& a = spec_.attention;
-    const int64_t D = a.head_dim, width = a.output_gate ? 2 * D : D;
-    if (!q_proj_) {
-      q_proj_ = activation(a.q_heads * width);
-      k_proj_ = activation(a.kv_heads * D);
-      v_proj_ = activation(a.kv_heads * D);
+    const int64_t D = a.head_dim;
+    const Stack& in = stack("attention.in");
+    if (!attention_in_) {
+      attention_in_ = activation(in.weights[0]);
       q_rows_ = activation(a.q_heads * D);
       attended_ = activation(a.q_heads * D);
     }
-    backend_.matmul({x, weight("attention.q"), q_proj_, a.in_scale});
-    backend_.matmul({x, weight("attention.k"), k_proj_, a.in_scale * a.key_scale});
-    backend_.matmul({x, weight("attention.v"), v_proj_, a.in_scale});
-    const Tensor q_and_gate = per_head(q_proj_, a.q_heads);  // [q | gate] per head
-    const Tensor q = per_head(q_rows_, a.q_heads), k = per_head(k_proj_, a.kv_heads);
-    const Tensor v = per_head(v_proj_, a.kv_heads), o = per_head(attended_, a.q_heads);
+    project(x, in, {{0, a.in_scale}, {in.parts[1].begin, a.in_scale * a.key_scale}, {in.parts[2].begin, a.in_scale}},
+            attention_in_);
+    const Tensor q_and_gate = per_head(in.columns(attention_in_, 0), a.q_heads);  // [q | gate] per head
+    const Tensor q = per_head(q_rows_, a.q_heads), k = per_head(in.columns(attention_in_, 1), a.kv_heads);
+    const Tensor v = per_head(in.columns(attention_in_, 2), a.kv_heads), o = per_head(attended_, a.q_heads);
     const bool norms = a.qk_norm != QkNorm::none;
     backend_.qk_norm_append({.q = q_and_gate.columns(0, D),
                              .k = k,
@@ -368,22 +367,21 @@ class Pass {
   void latent_attention(const Tensor& x, AttentionPool& pool, const Tensor& out) {
     const AttentionSpec& a = spec_.attention;
     const int64_t width = a.key_width();
-    if (!q_proj_) {
-      q_proj_ = activation(a.q_heads * a.head_dim);
-      k_proj_ = activation(width);
+    const Stack& in = stack("attention.in");
+    if (!attention_in_) {
+      attention_in_ = activation(in.weights[0]);
       q_rows_ = activation(a.q_heads * width);
       latents_ = activation(a.q_heads * a.latent_dim);
       attended_ = activation(a.q_heads * a.value_dim);
     }
-    backend_.matmul({x, weight("attention.q"), q_proj_});
-    backend_.matmul({x, weight("attention.latent"), k_proj_});
-    const Tensor c = k_proj_.tensor().columns(0, a.latent_dim);
+    project(x, in, {{0, 1}}, attention_in_);
+    const Tensor latent = in.columns(attention_in_, 1), c = latent.columns(0, a.latent_dim);
     backend_.rms_norm({c, weight("attention.latent_norm"), false, kLatentEps, c});
-    const Tensor q_in = per_head(q_proj_, a.q_heads), q = per_head(q_rows_, a.q_heads);
+    const Tensor q_in = per_head(in.columns(attention_in_, 0), a.q_heads), q = per_head(q_rows_, a.q_heads);
     backend_.head_matmul(
         {q_in.columns(0, a.nope_dim), weight("attention.latent_k"), true, q.columns(0, a.latent_dim)});
     backend_.copy(q.columns(a.latent_dim, width), q_in.columns(a.nope_dim, a.head_dim));
-    const Tensor k = per_head(k_proj_, 1), sums = per_head(latents_, a.q_heads), o = per_head(attended_, a.q_heads);
+    const Tensor k = per_head(latent, 1), sums = per_head(latents_, a.q_heads), o = per_head(attended_, a.q_heads);
     backend_.append_kv({.k = k, .k_pages = pool.k});
     backend_.attention({.q = q,
                         .k_pages = pool.k,
@@ -406,11 +404,10 @@ class Pass {
   std::string prefix_;
   double pending_ = 0;  // update_ waits to be added to the residual, times this
   Buffer residual_, normed_, update_, beside_;
-  std::map<int64_t, std::pair<Buffer, Buffer>> inner_;                         // by width: up, gate
-  Buffer route_logits_, route_weights_, route_experts_, shared_, shared_gate_;  // moe
-  Buffer qkv_, conv_, z_, o_, q_, k_, alpha_, beta_logit_, g_, beta_;          // linear
-  Buffer decay_down_, gate_down_;
-  Buffer q_proj_, k_proj_, v_proj_, q_rows_, attended_, latents_;              // attention
+  std::map<int64_t, Buffer> inner_;                                         // by width: a feed-forward part's stack
+  Buffer route_logits_, route_weights_, route_experts_, shared_;            // moe
+  Buffer linear_in_, conv_, z_, o_, q_, k_, alpha_, g_, beta_;              // linear
+  Buffer attention_in_, q_rows_, attended_, latents_;                       // attention
 };
 
 }  // namespace

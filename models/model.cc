@@ -19,6 +19,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRandom = "random:";
 constexpr size_t kMaxConfig = 16 << 20;
+constexpr int64_t kStackAlign = 8;  // rows, of Stack::Part::begin
+
+int64_t aligned(int64_t rows) { return (rows + kStackAlign - 1) / kStackAlign * kStackAlign; }
 
 DType weight_dtype(const Backend& backend, const TensorSpec& tensor) {
   return tensor.in_state_dtype() ? backend.state_dtype() : backend.compute_dtype();
@@ -74,7 +77,39 @@ Source parse_source(const std::string& name) {
 ModelSpec spec_of(const std::string& name_or_folder) { return parse_source(name_or_folder).spec; }
 
 Model::Model(Backend& backend, ModelSpec spec, std::string identity)
-    : backend_(&backend), spec_(std::move(spec)), identity_(std::move(identity)) {}
+    : backend_(&backend), spec_(std::move(spec)), identity_(std::move(identity)) {
+  allocate();
+}
+
+// Memory of all tensors, for others to fill.
+void Model::allocate() {
+  std::map<std::string, TensorSpec> alone;
+  for (TensorSpec& tensor : tensor_specs(spec_)) alone[tensor.name] = std::move(tensor);
+  for (const StackSpec& spec : stack_specs(spec_)) {
+    Stack stack;
+    int64_t rows = 0, width = 0;
+    for (const std::string& name : spec.parts) {
+      const auto found = alone.find(name);
+      HYPIC_CHECK(found != alone.end(), "no tensor ", name);
+      const TensorSpec& tensor = found->second;
+      if (width == 0) width = tensor.shape.back();
+      HYPIC_CHECK(tensor.shape.size() == 2 && tensor.shape[1] == width && !tensor.in_state_dtype(), name, " in ",
+                  spec.name);
+      stack.parts.push_back({rows, rows + tensor.shape[0]});
+      rows = aligned(rows + tensor.shape[0]);
+      alone.erase(found);
+    }
+    stack.weights = memory_.emplace_back(*backend_, backend_->compute_dtype(), std::initializer_list{rows, width});
+    for (size_t i = 0; i < spec.parts.size(); ++i) {
+      const auto [begin, end] = stack.parts[i];
+      weights_[spec.parts[i]] = stack.weights.rows(begin, end);
+      backend_->fill_zero(stack.weights.rows(end, aligned(end)));
+    }
+    stacks_[spec.name] = std::move(stack);
+  }
+  for (const auto& [name, tensor] : alone)
+    weights_[name] = memory_.emplace_back(*backend_, weight_dtype(*backend_, tensor), tensor.shape);
+}
 
 Model Model::open(Backend& backend, const std::string& name) {
   Source source = parse_source(name);
@@ -88,7 +123,7 @@ Model Model::open(Backend& backend, const std::string& name) {
   for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
     values.resize(tensor.size());
     checkpoint.read(tensor, values.data());
-    model.put(tensor.name, tensor.shape, weight_dtype(backend, tensor), values);
+    model.put(model.weight(tensor.name), values);
   }
   model.put_slopes();
   return model;
@@ -100,6 +135,12 @@ const Tensor& Model::weight(const std::string& name) const {
   return found->second;
 }
 
+const Stack& Model::stack(const std::string& name) const {
+  const auto found = stacks_.find(name);
+  HYPIC_CHECK(found != stacks_.end(), "no stack ", name);
+  return found->second;
+}
+
 // Lightning attention's decays are the architecture's own.
 void Model::put_slopes() {
   if (spec_.slopes.empty()) return;
@@ -108,26 +149,25 @@ void Model::put_slopes() {
   for (int l = 0; l < spec_.layer_count(); ++l) {
     if (!spec_.layers[l].linear) continue;
     for (int64_t h = 0; h < heads; ++h) values[h] = static_cast<float>(-spec_.slopes[l * heads + h]);
-    put(str("layers.", l, ".linear.log_decay"), {heads}, backend_->state_dtype(), values);
+    const Buffer& slopes = memory_.emplace_back(*backend_, backend_->state_dtype(), std::initializer_list{heads});
+    put(slopes, values);
+    weights_[str("layers.", l, ".linear.log_decay")] = slopes;
   }
 }
 
-void Model::put(const std::string& name, const std::vector<int64_t>& shape, DType dtype,
-                const std::vector<float>& values) {
-  Buffer weight(*backend_, dtype, shape);
-  if (dtype == DType::f32) {
+void Model::put(const Tensor& weight, const std::vector<float>& values) {
+  if (weight.dtype == DType::f32) {
     backend_->upload(weight, values.data());
-  } else if (dtype == DType::bf16) {
+  } else if (weight.dtype == DType::bf16) {
     std::vector<BFloat16> rounded;
     rounded.reserve(values.size());
     for (const float x : values) rounded.push_back(BFloat16::from(x));
     backend_->upload(weight, rounded.data());
   } else {
-    HYPIC_CHECK(dtype == DType::f64, "weights as ", name_of(dtype));
+    HYPIC_CHECK(weight.dtype == DType::f64, "weights as ", name_of(weight.dtype));
     const std::vector<double> wide(values.begin(), values.end());
     backend_->upload(weight, wide.data());
   }
-  weights_[name] = std::move(weight);
 }
 
 Model Model::random(Backend& backend, ModelSpec spec, uint64_t seed) {
@@ -136,14 +176,11 @@ Model Model::random(Backend& backend, ModelSpec spec, uint64_t seed) {
   model.identity_ = str(kRandom, model.spec_.name, ":", seed);
   for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
     const RandomTensor draw = random_tensor(model.spec_, tensor, seed);
-    const DType dtype = weight_dtype(backend, tensor);
-    if (!draw.values.empty()) {
-      model.put(tensor.name, tensor.shape, dtype, draw.values);
-      continue;
-    }
-    Buffer weight(backend, dtype, tensor.shape);
-    backend.random_normal({weight, draw.stream, draw.mean, draw.deviation});
-    model.weights_[tensor.name] = std::move(weight);
+    const Tensor& weight = model.weight(tensor.name);
+    if (draw.values.empty())
+      backend.random_normal({weight, draw.stream, draw.mean, draw.deviation});
+    else
+      model.put(weight, draw.values);
   }
   model.put_slopes();
   return model;

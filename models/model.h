@@ -15,6 +15,18 @@ namespace hypic {
 // The spec alone, with the errors of Model::open that need no weights.
 ModelSpec spec_of(const std::string& name_or_folder);
 
+// What a StackSpec became: [N, K], each part a range of its rows.
+struct Stack {
+  struct Part {
+    int64_t begin, end;  // begin is a multiple of 8: columns of bf16 outputs stay aligned to 16 bytes
+  };
+  Tensor weights;  // N is a multiple of 8; rows of no part are zero
+  std::vector<Part> parts;
+
+  // Of out [R, N] = x · weightsᵀ, what the i-th part makes.
+  Tensor columns(const Tensor& out, size_t i) const { return out.columns(parts.at(i).begin, parts.at(i).end); }
+};
+
 class Model {
  public:
   // `random:NAME[:SEED]` makes weights; anything else is a Hugging Face folder with config.json and
@@ -35,21 +47,25 @@ class Model {
   int64_t stored_tensors() const { return stored_tensors_; }
   // By its name in tensor_specs(), or layers.N.linear.log_decay [Hv] of Lightning attention; an absent name is an internal error.
   const Tensor& weight(const std::string& name) const;
+  // By its name in stack_specs(); an absent one is an internal error. Its parts are weights by their own names too.
+  const Stack& stack(const std::string& name) const;
   const Tensor& lm_head() const {
     return weight(spec_.tied ? "embed" : "lm_head");
   }
 
  private:
   Model(Backend& backend, ModelSpec spec, std::string identity);
+  void allocate();
   void put_slopes();
-  void put(const std::string& name, const std::vector<int64_t>& shape, DType dtype,
-           const std::vector<float>& values);
+  void put(const Tensor& weight, const std::vector<float>& values);
 
   Backend* backend_;
   ModelSpec spec_;
   std::string identity_;
   int64_t stored_tensors_ = 0;
-  std::map<std::string, Buffer> weights_;
+  std::vector<Buffer> memory_;
+  std::map<std::string, Tensor> weights_;
+  std::map<std::string, Stack> stacks_;
 };
 
 // Writes a model's folder, its config.json and model.safetensors in float32 or bfloat16. `backend` must be a CPU backend.

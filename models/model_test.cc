@@ -9,6 +9,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "core/safetensors.h"
 #include "models/forward.h"
@@ -270,6 +271,39 @@ TEST_F(ModelFolder, WeightsAreInTheDtypeOfTheBackend) {
   }
   EXPECT_EQ(a.lm_head().data, a.weight("embed").data);
   EXPECT_THROW(a.weight("lm_head"), InternalError);
+}
+
+// Every architecture's stacks: parts are weights by their own names, and what is no part adds nothing.
+TEST(Stacks, HoldTheirPartsAsRowsOfOneMatrix) {
+  const auto backend = reference::make_cpu_backend();
+  std::set<std::string> names;
+  for (const std::string& name : model_names()) {
+    if (parameter_count(spec_named(name)) > 10'000'000) continue;
+    const Model model = Model::open(*backend, "random:" + name);
+    for (const StackSpec& spec : stack_specs(model.spec())) {
+      names.insert(spec.name.substr(spec.name.find('.', spec.name.find('.') + 1) + 1));
+      const Stack& stack = model.stack(spec.name);
+      ASSERT_EQ(stack.parts.size(), spec.parts.size());
+      EXPECT_EQ(stack.weights[0] % 8, 0);
+      int64_t end = 0;
+      const auto expect_zero = [&](int64_t begin, int64_t stop) {
+        for (const double x : reference::elements(stack.weights.rows(begin, stop))) EXPECT_EQ(x, 0) << spec.name;
+      };
+      for (size_t i = 0; i < spec.parts.size(); ++i) {
+        const auto& part = stack.parts[i];
+        EXPECT_EQ(part.begin % 8, 0);
+        expect_zero(end, part.begin);
+        const Tensor &weight = model.weight(spec.parts[i]), rows = stack.weights.rows(part.begin, part.end);
+        EXPECT_EQ(weight.data, rows.data);
+        EXPECT_EQ(weight.shape, rows.shape);
+        end = part.end;
+      }
+      expect_zero(end, stack.weights[0]);
+    }
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"attention.in", "ffn.in", "linear.in", "moe.shared.in"}));
+  const Model model = Model::open(*backend, "random:qwen3.5-tiny");
+  EXPECT_THROW(model.stack("layers.0.attention.in"), InternalError);  // a linear layer
 }
 
 }  // namespace

@@ -89,6 +89,30 @@ std::vector<TensorSpec> tensor_specs(const ModelSpec& spec) {
   return architecture_of(spec).tensors(spec);
 }
 
+std::vector<StackSpec> stack_specs(const ModelSpec& spec) {
+  std::vector<StackSpec> stacks;
+  for (int l = 0; l < spec.layer_count(); ++l) {
+    const Layer& layer = spec.layers[l];
+    const auto add = [&](const char* name, std::initializer_list<std::string_view> parts) {
+      StackSpec& stack = stacks.emplace_back(StackSpec{str("layers.", l, ".", name), {}});
+      for (const std::string_view part : parts)
+        if (!part.empty()) stack.parts.push_back(str("layers.", l, ".", part));
+    };
+    const LinearSpec& a = spec.linear;
+    if (layer.linear)
+      add("linear.in", {"linear.qkv", a.gate_rank > 0 ? "linear.z_down" : "linear.z",
+                     a.family == Family::lightning ? "" : a.decay_rank > 0 ? "linear.decay_down" : "linear.decay",
+                     a.takes_beta() ? "linear.beta" : ""});
+    if (layer.attention && spec.attention.latent()) add("attention.in", {"attention.q", "attention.latent"});
+    if (layer.attention && !spec.attention.latent()) add("attention.in", {"attention.q", "attention.k", "attention.v"});
+    if (layer.ffn == Ffn::dense) add("ffn.in", {"ffn.up", spec.ffn.gated ? "ffn.gate" : ""});
+    if (layer.ffn == Ffn::moe && spec.moe.shared_inner > 0)
+      add("moe.shared.in", {"moe.shared.up", spec.moe.gated ? "moe.shared.gate" : "",
+                         spec.moe.shared_gate ? "moe.shared_gate" : ""});
+  }
+  return stacks;
+}
+
 CheckpointNames checkpoint_names(const ModelSpec& spec) { return architecture_of(spec).names; }
 
 int64_t parameter_count(const ModelSpec& spec) {

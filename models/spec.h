@@ -70,6 +70,7 @@ struct LinearSpec {
   double out_scale = 1;
 
   int conv_channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  bool takes_beta() const { return family == Family::gated_delta_net || family == Family::kda; }
 };
 
 struct FfnSpec {
@@ -188,6 +189,19 @@ struct TensorSpec {
 
 // Every tensor that a model has, in the order of its layers.
 std::vector<TensorSpec> tensor_specs(const ModelSpec& spec);
+
+// Matrices that read the same input. A model keeps them as rows of one, so that one product serves them all.
+struct StackSpec {
+  std::string name;                // layers.0.linear.in
+  std::vector<std::string> parts;  // names of tensors [N, K] with one K, in the compute dtype
+};
+
+// Per layer:
+//   linear.in      qkv · z, or z_down · decay, or decay_down (not Lightning) · beta (LinearSpec::takes_beta)
+//   attention.in   q · k · v; latent: q · latent
+//   ffn.in         up · gate (where gated)
+//   moe.shared.in  up · gate (where gated) · moe.shared_gate (where there is one)
+std::vector<StackSpec> stack_specs(const ModelSpec& spec);
 
 // What checkpoints of this architecture put before the names ("model.", …) and which of their tensors are
 // of no use to a text model.

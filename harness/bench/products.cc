@@ -43,12 +43,12 @@ void add_products(std::vector<Bench>& all, const Sizes& sizes) {
     bool wide_out = false;
   };
   constexpr Product kProducts[] = {
-      {"linear.qkv", 2048, 8192},    // and attention.q with its gate
-      {"linear.qkvz", 2048, 12288},  // the first two as one, as the peers have it
-      {"linear.z", 2048, 4096},        {"linear.out", 4096, 2048},  // and attention.o
-      {"linear.beta", 2048, 32},                                    // and linear.decay
-      {"attention.k", 2048, 512},                                   // and v, shared.up, shared.gate
-      {"moe.router", 2048, 256, true}, {"moe.shared.down", 512, 2048},
+      {"linear.in", 2048, 12352},     // [q | k | v | z | decay | beta]
+      {"linear.out", 4096, 2048},     // and attention.o
+      {"attention.in", 2048, 9216},   // [q and gate | k | v]
+      {"moe.router", 2048, 256, true},
+      {"moe.shared.in", 2048, 1032},  // [up | gate | shared_gate, padded]
+      {"moe.shared.down", 512, 2048},
   };
   for (const Product& p : kProducts)
     for (const int64_t R :

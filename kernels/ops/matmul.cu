@@ -5,6 +5,9 @@ namespace {
 
 constexpr size_t kWorkspace = 32 << 20;
 constexpr size_t kMaxPlans = 4096;  // every number of rows has its own
+// Fewer rows run what cuBLASLt chooses for so many, where it can: for one row it may choose a kernel that takes twice as
+// long (N = 1032, K = 2048 on an H200), and a row has the same bits in all of these batches.
+constexpr int64_t kFewRows = 16;
 
 cudaDataType_t type_of(DType dtype) {
   HYPIC_CHECK(dtype == DType::f32 || dtype == DType::bf16, "no product in ", name_of(dtype));
@@ -62,6 +65,11 @@ const Products::Plan& Products::plan_of(const Shape& s) {
                            : layout(s.type, s.K, s.N, s.K, s.batch, s.w_batch);
   plan->x = layout(s.type, s.K, s.R, s.x_row, s.batch, s.x_batch);
   plan->out = layout(s.out_type, s.N, s.R, s.out_row, s.batch, s.out_batch);
+  const auto set_rows = [&](int64_t rows) {
+    const auto columns = static_cast<uint64_t>(rows);
+    for (const cublasLtMatrixLayout_t l : {plan->x, plan->out})
+      check(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns), "layout");
+  };
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -72,14 +80,30 @@ const Products::Plan& Products::plan_of(const Shape& s) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(s.x_align));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(s.out_align));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(s.out_align));
-  cublasLtMatmulHeuristicResult_t best{};
-  int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan->product, plan->w, plan->x, plan->out,
-                                                               plan->out, preference, 1, &best, &found);
+  const auto choose = [&] {
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan->product, plan->w, plan->x, plan->out,
+                                                                 plan->out, preference, 1, &best, &found);
+    plan->algorithm = best.algo;
+    return status == CUBLAS_STATUS_SUCCESS && found == 1;
+  };
+  const auto fits = [&] {
+    cublasLtMatmulHeuristicResult_t needs{};
+    return cublasLtMatmulAlgoCheck(handle_, plan->product, plan->w, plan->x, plan->out, plan->out, &plan->algorithm,
+                                   &needs) == CUBLAS_STATUS_SUCCESS &&
+           needs.workspaceSize <= kWorkspace;
+  };
+  bool chosen = false;
+  if (s.R < kFewRows) {
+    set_rows(kFewRows);
+    chosen = choose();
+    set_rows(s.R);
+    chosen = chosen && fits();
+  }
+  if (!chosen) chosen = choose();
   cublasLtMatmulPreferenceDestroy(preference);
-  check(status, "choosing a product");
-  HYPIC_CHECK(found == 1, "cuBLASLt has no product of ", s.N, " × ", s.K, " by ", s.K, " × ", s.R);
-  plan->algorithm = best.algo;
+  HYPIC_CHECK(chosen, "cuBLASLt has no product of ", s.N, " × ", s.K, " by ", s.K, " × ", s.R);
   if (plans_.size() >= kMaxPlans) plans_.clear();
   return *(plans_[s] = std::move(plan));
 }
