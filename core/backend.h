@@ -277,6 +277,12 @@ struct MoeArgs {        // router, then experts; the fields that pass from one t
   ExpertsArgs experts;
 };
 
+// Bytes that allocate gave and release has not taken back.
+struct MemoryUse {
+  size_t now = 0;
+  size_t peak = 0;  // the most since the beginning, or since forget_peak
+};
+
 // The rows of a forward, in memory of the backend; valid until the next begin.
 struct Rows {
   Tensor tokens;      // [R] i32
@@ -300,6 +306,9 @@ class Backend {
   // Memory. allocate throws Error when there is none left. Fresh memory holds NaN in every float type.
   virtual size_t available_bytes() const = 0;  // that allocate may still give, as far as is known
   virtual void* allocate(size_t bytes) = 0;
+  // What operations take for themselves counts too where it comes from the same memory. Zeros: not counted.
+  virtual MemoryUse memory_use() const { return {}; }
+  virtual void forget_peak() {}  // the peak is what is used now
   virtual void release(void* memory) noexcept = 0;
   virtual void upload(const Tensor& to, const void* from) = 0;    // `to` contiguous
   virtual void download(void* to, const Tensor& from) = 0;        // waits; `from` contiguous

@@ -1,12 +1,16 @@
 #include "harness/driver.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <new>
 
 #include "core/check.h"
+#include "kernels/device.h"
+#include "models/model.h"
 
 namespace hypic {
 
@@ -48,6 +52,16 @@ bool matches(const std::string& pattern, const std::string& tag) {
   return tag == pattern;
 }
 
+// "" where an expectation is of this subject, else of what it is.
+std::string other_subject(const Expectation& e, const Subject& subject) {
+  const auto same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+  };
+  const std::string &name = subject.model, &wanted = e.only_model;
+  if (!wanted.empty() && !std::equal(name.begin(), name.end(), wanted.begin(), wanted.end(), same)) return wanted;
+  return subject.gpu.find(e.only_gpu) == std::string::npos ? e.only_gpu : "";
+}
+
 // One check an expectation; a pattern is judged by its worst value, which the check names.
 Check judge(const Expectation& e, const std::vector<Value>& values) {
   Check check{e.tag, e.relation, e.value, e.tolerance, std::numeric_limits<double>::quiet_NaN(),
@@ -73,9 +87,14 @@ Check judge(const Expectation& e, const std::vector<Value>& values) {
   return check;
 }
 
-void judge_all(const SuiteCase& suite_case, Result& result) {
+void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& result) {
   int broken = 0;
+  std::map<std::string, int> others;  // expectations of other models and GPUs
   for (const Expectation& e : suite_case.expectations) {
+    if (const std::string other = other_subject(e, subject); !other.empty()) {
+      ++others[other];
+      continue;
+    }
     const bool named = std::any_of(result.values.begin(), result.values.end(),
                                    [&](const Value& value) { return matches(e.tag, value.tag); });
     result.checks.push_back(judge(e, result.values));
@@ -93,18 +112,40 @@ void judge_all(const SuiteCase& suite_case, Result& result) {
   }
   if (broken > 0) result.verdict = Verdict::fail;
   if (broken > 1) result.why += str(" (and ", broken - 1, " more)");
-  if (suite_case.expectations.empty()) {
-    result.verdict = Verdict::skip;
-    result.why = "measured, nothing asked";
+  const size_t n = result.checks.size();
+  if (n == 0) {
+    result.verdict = Verdict::measured;
+    result.why = "nothing asked";
   } else if (broken == 0) {
-    const size_t n = suite_case.expectations.size();
     result.why = str(n, n == 1 ? " expectation holds" : " expectations hold");
   }
+  for (const auto& [other, count] : others)
+    result.why += str("; ", count, count == 1 ? " is" : " are", " asked of ", other, " alone");
 }
 
 }  // namespace
 
-Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress) {
+Subject subject_of(const SuiteCase& suite_case, const DriverContext& context) {
+  const auto parameter = [&](const char* key) {
+    const auto found = suite_case.parameters.find(key);
+    return found != suite_case.parameters.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  Subject subject;
+  const std::string model = context.model.empty() ? parameter("model") : context.model;
+  const std::string backend = context.backend.empty() ? parameter("backend") : context.backend;
+  try {
+    if (!model.empty()) subject.model = spec_of(model).name;
+  } catch (const Error&) {  // the case itself says what is wrong with it
+  }
+  if (!backend.starts_with("cuda")) return subject;
+  std::string why_none;
+  const std::vector<GpuInfo> all = gpus(&why_none);
+  if (!all.empty()) subject.gpu = all[0].name;
+  return subject;
+}
+
+Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress,
+                const Subject& subject) {
   const auto start = std::chrono::steady_clock::now();
   Result result;
   const auto stopped = [&](Verdict verdict, const std::string& why) {
@@ -125,7 +166,7 @@ Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn&
   result.driver = suite_case.driver;
   if (!suite_case.note.empty())
     result.note = result.note.empty() ? suite_case.note : suite_case.note + "\n" + result.note;
-  if (result.verdict == Verdict::pass) judge_all(suite_case, result);
+  if (result.verdict == Verdict::pass) judge_all(suite_case, subject, result);
   result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

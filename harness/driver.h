@@ -39,9 +39,17 @@ struct Driver {
 const std::vector<Driver>& drivers();
 const Driver* find_driver(std::string_view name);  // nullptr where unknown
 
-// Runs a prepared case and judges it: every expectation becomes a Check. FAIL where one does not hold or the
-// work breaks an invariant of ours; INVALID where the input turned out bad on the way or an expectation names
-// no value; SKIP where nothing was asked.
-Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress);
+// What a case runs on, as far as expectations ask.
+struct Subject {
+  std::string model;  // its name, such as qwen3.5-35b-a3b; empty: no model, or one that is none
+  std::string gpu;    // "NVIDIA H200"; empty: the backend uses none
+};
+Subject subject_of(const SuiteCase& suite_case, const DriverContext& context);
+
+// Runs a prepared case and judges it: every expectation of this subject becomes a Check. FAIL where one does
+// not hold or the work breaks an invariant of ours; INVALID where the input turned out bad on the way or an
+// expectation names no value; MEASURED where nothing was asked of this subject.
+Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn& progress,
+                const Subject& subject = {});
 
 }  // namespace hypic

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -99,20 +100,29 @@ std::string cut(const std::string& text, int columns) {
   return text.substr(0, end);
 }
 
-// The case at hand: on a terminal one line that is overwritten. Throws Interrupted once asked to stop.
+// The case at hand: on a terminal one line that is overwritten, elsewhere a line now and then. Throws Interrupted
+// once asked to stop.
 class Progress {
  public:
   Progress(const RunSettings& settings, size_t index, size_t count, const std::string& name)
       : settings_(settings), head_(str("[", index + 1, "/", count, "] ")), name_(name) {}
   void operator()(double share, const std::string& what) {
     if (settings_.stop && *settings_.stop) throw Interrupted();
-    const auto now = std::chrono::steady_clock::now();
-    if (!settings_.terminal || !settings_.log || now - last_ < std::chrono::milliseconds(100)) return;
+    const auto now = Clock::now();
+    const bool overwrites = settings_.terminal && settings_.log;
+    if (!overwrites && !settings_.progress) return;
+    if (now - last_ < std::chrono::duration<double>(overwrites ? 0.1 : settings_.progress_seconds)) return;
     last_ = now;
-    char percent[8];
+    const double spent = std::chrono::duration<double>(now - start_).count();
+    char percent[8], left[32] = "";
     std::snprintf(percent, sizeof(percent), "%3.0f%%", 100 * share);
-    *settings_.log << "\r\033[K" << cut(one_line(str(head_, percent, "  ", name_, ": ", what)), terminal_width() - 1)
-                   << std::flush;
+    if (share >= 0.05)  // before, there is little to go by
+      std::snprintf(left, sizeof(left), ", about %.0f s left", spent / share - spent);
+    const std::string line = one_line(str(head_, percent, "  ", name_, ": ", what, left));
+    if (overwrites)
+      *settings_.log << "\r\033[K" << cut(line, terminal_width() - 1) << std::flush;
+    else
+      *settings_.progress << line << std::endl;
   }
   void clear() const {
     if (settings_.terminal && settings_.log) *settings_.log << "\r\033[K" << std::flush;
@@ -120,8 +130,10 @@ class Progress {
 
  private:
   const RunSettings& settings_;
+  using Clock = std::chrono::steady_clock;
   const std::string head_, name_;
-  std::chrono::steady_clock::time_point last_{};
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = settings_.terminal ? Clock::time_point{} : start_;
 };
 
 // Runs one case, or says why it stays undecided; only finished cases are logged.
@@ -152,7 +164,8 @@ class CaseRunner {
       Progress progress(settings_, index, count_, suite_case.name);
       try {
         result = run_case(suite_case, prepared.work,
-                          [&](double share, const std::string& what) { progress(share, what); });
+                          [&](double share, const std::string& what) { progress(share, what); },
+                          subject_of(suite_case, settings_.context));
         // A case that bad input stopped runs again once that is mended.
         if (result.verdict != Verdict::invalid) log_.append(result);
       } catch (const Interrupted&) {
@@ -202,6 +215,15 @@ std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& s
   return prepared;
 }
 
+std::string estimated(const std::vector<PreparedCase>& cases) {
+  double seconds = 0;
+  for (const PreparedCase& prepared : cases) {
+    if (prepared.suite_case->seconds == 0) return "";
+    seconds += prepared.suite_case->seconds;
+  }
+  return str("about ", std::llround(seconds), " s by the suite");
+}
+
 Report run_suite(const Suite& suite, const RunSettings& settings) {
   const std::vector<PreparedCase> cases = prepare_suite(suite, settings);
   Report report;
@@ -210,11 +232,19 @@ Report run_suite(const Suite& suite, const RunSettings& settings) {
   if (!settings.filter.empty())
     report.description += str("\nOnly ", cases.size(), " of ", suite.cases.size(),
                               " cases: those whose name contains \"", settings.filter, "\".");
+  for (const auto& [what, name] : {std::pair{"model", settings.context.model}, {"backend", settings.context.backend}})
+    if (!name.empty()) report.description += str("\nThe ", what, " of every case: ", name, ", by --", what, ".");
   report.environment = environment();
   report.environment.set("command", settings.command_line);
   const auto log = open_log(settings, run_key(suite, settings, report.environment));
+  const std::string estimate = estimated(cases);
+  if (settings.log && !estimate.empty()) *settings.log << cases.size() << " cases, " << estimate << std::endl;
   CaseRunner runner(settings, *log, cases.size());
   for (size_t i = 0; i < cases.size(); ++i) report.results.push_back(runner.run(i, cases[i]));
+  double seconds = 0;
+  for (const Result& result : report.results) seconds += result.seconds;
+  report.environment.set("seconds", str(format_number(seconds, Format::fixed, 1), " in all cases",
+                                        estimate.empty() ? "" : "; ", estimate));
   write_report(report, settings.out);
   return report;
 }

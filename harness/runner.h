@@ -22,7 +22,10 @@ struct RunSettings {
   std::optional<double> time_budget;  // seconds; cases not begun by then are UNDECIDED, for a resume
   std::string command_line;  // for the report
   std::ostream* log = nullptr;
-  bool terminal = false;  // progress on one line that is overwritten
+  bool quiet = false;     // no progress
+  bool terminal = false;  // progress on one line of the log that is overwritten
+  std::ostream* progress = nullptr;  // without a terminal: a line now and then of a case that takes long
+  double progress_seconds = 10;      // between two of them, at least
   const std::atomic<bool>* stop = nullptr;  // set by a signal: what is unfinished becomes UNDECIDED
 };
 
@@ -33,6 +36,9 @@ struct PreparedCase {
 // The cases that `filter` names, each prepared: bad parameters, models and data are found before anything runs.
 // Error: no case matches, or one cannot be prepared.
 std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings);
+
+// "about 230 s by the suite"; "" where a case does not say how long it takes.
+std::string estimated(const std::vector<PreparedCase>& cases);
 
 // Error as of prepare_suite, and where `out` cannot be written or belongs to another run.
 Report run_suite(const Suite& suite, const RunSettings& settings);

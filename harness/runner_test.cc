@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <new>
 #include <sstream>
+#include <thread>
 
 #include "core/check.h"
 #include "core/file.h"
@@ -46,7 +48,7 @@ TEST(Runner, JudgesByExpectations) {
   std::ostringstream log;
   const Report report = run_suite(suite, {.out = out, .log = &log});
   ASSERT_EQ(report.results.size(), 4u);
-  EXPECT_EQ(report.results[0].verdict, Verdict::skip);  // nothing asked
+  EXPECT_EQ(report.results[0].verdict, Verdict::measured);  // nothing asked
   EXPECT_EQ(report.results[1].verdict, Verdict::pass);
   EXPECT_EQ(report.results[2].verdict, Verdict::fail);
   EXPECT_EQ(report.results[3].verdict, Verdict::invalid);
@@ -115,6 +117,99 @@ TEST(Runner, StopsAtItsBudgetAndResumes) {
   EXPECT_EQ(rest.results[0].seconds, first.results[0].seconds);  // the earlier run's
   EXPECT_EQ(rest.results[1].verdict, Verdict::pass);
   EXPECT_NE(log.str().find("(from the earlier run)"), std::string::npos);
+}
+
+// A log that takes its time, so that a budget is spent after the first case.
+class SlowLog : public std::stringbuf {
+  int sync() override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return 0;
+  }
+};
+
+TEST(Runner, ABudgetThatEndsInTheMiddleIsResumedThere) {
+  const std::string holds = expect("measured.*", "<", 1);
+  const Suite suite = suite_of({holds, holds, holds});
+  const std::string out = fresh_folder("runner_middle");
+  SlowLog slow;
+  std::ostream log(&slow);
+  const Report stopped = run_suite(suite, {.out = out, .time_budget = 0.3, .log = &log});
+  EXPECT_EQ(stopped.results[0].verdict, Verdict::pass);
+  EXPECT_EQ(stopped.results[1].verdict, Verdict::undecided);
+  EXPECT_NE(stopped.results[1].why.find("the time budget of 0.3 s is spent"), std::string::npos);
+  EXPECT_EQ(exit_code(stopped), 4);
+  std::ostringstream said;
+  const Report rest = run_suite(suite, {.out = out, .resume = true, .time_budget = 100, .log = &said});
+  EXPECT_EQ(exit_code(rest), 0);
+  EXPECT_EQ(rest.results[0].seconds, stopped.results[0].seconds);
+  const std::string text = said.str(), mark = "(from the earlier run)";
+  EXPECT_LT(text.find(mark), text.find("case 1"));
+  EXPECT_EQ(text.find(mark), text.rfind(mark));
+}
+
+TEST(Runner, ExpectationsOfOthersAreNotJudged) {
+  SuiteCase suite_case;
+  suite_case.driver = "addition";
+  suite_case.parameters = {{"exponents", {5}}, {"lengths", {4}}};
+  Expectation impossible{"measured.e5.4", ">", 1, 0, ""};
+  impossible.only_model = "qwen3.5-35b-a3b";
+  impossible.only_gpu = "H200";
+  const auto judged = [&](const Subject& subject) {
+    return run_case(suite_case, find_driver("addition")->prepare(suite_case, "here", {}),
+                    [](double, const std::string&) {}, subject);
+  };
+  suite_case.expectations = {impossible};
+  EXPECT_EQ(judged({"Qwen3.5-35B-A3B", "NVIDIA H200"}).verdict, Verdict::fail);
+  const Result other = judged({"ring-mini-linear-2.0", "NVIDIA H200"});
+  EXPECT_EQ(other.verdict, Verdict::measured);
+  EXPECT_EQ(other.why, "nothing asked; 1 is asked of qwen3.5-35b-a3b alone");
+  EXPECT_TRUE(other.checks.empty());
+  suite_case.expectations.push_back({"measured.e5.4", "<", 1, 0, ""});
+  const Result elsewhere = judged({"qwen3.5-35b-a3b", "NVIDIA H20"});
+  EXPECT_EQ(elsewhere.verdict, Verdict::pass);
+  EXPECT_EQ(elsewhere.why, "1 expectation holds; 1 is asked of H200 alone");
+  EXPECT_EQ(judged({}).verdict, Verdict::pass);
+}
+
+TEST(Runner, SubjectsFollowWhatTheCommandReplaces) {
+  SuiteCase suite_case;
+  suite_case.parameters = {{"model", "random:qwen3.5-35b-a3b:7"}, {"backend", "cuda"}};
+  EXPECT_EQ(subject_of(suite_case, {}).model, "qwen3.5-35b-a3b");
+  const Subject replaced = subject_of(suite_case, {.model = "random:ring-mini-linear-2.0", .backend = "cpu"});
+  EXPECT_EQ(replaced.model, "ring-mini-linear-2.0");
+  EXPECT_EQ(replaced.gpu, "");
+  EXPECT_EQ(subject_of({}, {}).model, "");
+}
+
+TEST(Runner, SaysHowFarALongCaseIs) {
+  const Suite suite = suite_of({expect("measured.*", "<", 1)});
+  const auto lines = [&](RunSettings settings) {
+    std::ostringstream progress;
+    settings.out = fresh_folder("runner_progress");
+    settings.progress = &progress;
+    run_suite(suite, settings);
+    return progress.str();
+  };
+  EXPECT_EQ(lines({}), "");  // over before anybody asks
+  const std::string text = lines({.progress_seconds = 0});
+  EXPECT_TRUE(text.starts_with("[1/1] ")) << text;
+  EXPECT_NE(text.find("case 0: "), std::string::npos) << text;
+  EXPECT_EQ(text.back(), '\n');
+}
+
+TEST(Runner, SaysHowLongItTakes) {
+  Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
+  const auto said = [&] {
+    std::ostringstream log;
+    const Report report = run_suite(suite, {.out = fresh_folder("runner_seconds"), .log = &log});
+    return log.str() + report.environment.entries.back().second;
+  };
+  EXPECT_EQ(said().find("by the suite"), std::string::npos);
+  suite.cases[0].seconds = 70;
+  EXPECT_EQ(said().find("by the suite"), std::string::npos);  // of one case nothing is known
+  suite.cases[1].seconds = 50;
+  EXPECT_TRUE(said().starts_with("2 cases, about 120 s by the suite\n")) << said();
+  EXPECT_TRUE(said().ends_with(" in all cases; about 120 s by the suite")) << said();
 }
 
 // The last line may be cut, since a run can die any time; nothing else may be wrong.

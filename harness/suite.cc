@@ -49,7 +49,7 @@ double number(const json& object, const char* key, const std::string& place,
 }
 
 Expectation parse_expectation(const json& object, const std::string& place) {
-  check_object(object, place, {"tag", "relation", "value", "tolerance", "source"});
+  check_object(object, place, {"tag", "relation", "value", "tolerance", "source", "only_model", "only_gpu"});
   Expectation e;
   e.tag = text(object, "tag", place, true);
   require(e.tag.find('*') >= e.tag.size() - 1, place, ".tag: a * may only stand at the end");
@@ -64,17 +64,21 @@ Expectation parse_expectation(const json& object, const std::string& place) {
   require(e.relation == "within" || e.tolerance == 0, place,
           ".tolerance: only \"within\" takes one");
   e.source = text(object, "source", place, false);
+  e.only_model = text(object, "only_model", place, false);
+  e.only_gpu = text(object, "only_gpu", place, false);
   return e;
 }
 
 SuiteCase parse_case(const json& object, const std::string& place) {
-  check_object(object, place, {"name", "driver", "note", "parameters", "expect"});
+  check_object(object, place, {"name", "driver", "note", "seconds", "parameters", "expect"});
   SuiteCase c;
   c.name = text(object, "name", place, true);
   require(std::none_of(c.name.begin(), c.name.end(), [](unsigned char x) { return x < 0x20 || x == 0x7f; }),
           place, ".name: holds control characters");
   c.driver = text(object, "driver", place, true);
   c.note = text(object, "note", place, false);
+  c.seconds = number(object, "seconds", place, 0);
+  require(c.seconds >= 0, place, ".seconds: is negative");
   std::string known;
   for (const Driver& driver : drivers()) known += str(known.empty() ? "" : ", ", driver.name);
   require(find_driver(c.driver) != nullptr, place, ".driver: \"", c.driver,

@@ -16,6 +16,9 @@ struct Expectation {
   double value = 0;
   double tolerance = 0;
   std::string source;  // where the expectation comes from
+  // Of these alone; elsewhere the value is shown and not judged. Empty: of any.
+  std::string only_model;  // a model's name, whatever its case: qwen3.5-35b-a3b
+  std::string only_gpu;    // part of the GPU's name: H200
 };
 
 struct SuiteCase {
@@ -24,6 +27,7 @@ struct SuiteCase {
   std::string note;
   nlohmann::json parameters = nlohmann::json::object();
   std::vector<Expectation> expectations;
+  double seconds = 0;  // that it takes about, where the suite says so
 };
 
 struct Suite {

@@ -71,6 +71,9 @@ TEST(Suite, RefusesWithFilePlaceAndReason) {
   EXPECT_EQ(refusal(one_case(
                 R"(, "expect": [{"tag": "x", "relation": "<", "value": 1, "tolerance": 1}])")),
             ": cases[0].expect[0].tolerance: only \"within\" takes one");
+  EXPECT_EQ(refusal(one_case(R"(, "expect": [{"tag": "x", "relation": "<", "value": 1, "only_gpu": 1}])")),
+            ": cases[0].expect[0].only_gpu: must be a string, is number");
+  EXPECT_EQ(refusal(one_case(R"(, "seconds": -1)")), ": cases[0].seconds: is negative");
   EXPECT_THROW(load_suite("no/such.json"), Error);
 }
 

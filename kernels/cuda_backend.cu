@@ -1,5 +1,6 @@
 #include "kernels/cuda_backend.h"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 #include <map>
@@ -49,10 +50,9 @@ class CudaBackend final : public Backend {
     sms_ = properties.multiProcessorCount;
     check(cudaSetDevice(options.device), "device");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-    cudaMemPool_t pool;
-    check(cudaDeviceGetDefaultMemPool(&pool, options.device), "memory pool");
+    check(cudaDeviceGetDefaultMemPool(&pool_, options.device), "memory pool");
     uint64_t keep = UINT64_MAX;  // freed memory stays with the process
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool");
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool");
     staging_.emplace(stream_);
     products_.emplace();
     if (options.group.size > 1) group_.emplace(options.group);
@@ -73,7 +73,15 @@ class CudaBackend final : public Backend {
   size_t available_bytes() const override {
     size_t available = 0, total = 0;
     check(cudaMemGetInfo(&available, &total), "memory");
-    return available;
+    return available + pool_bytes(cudaMemPoolAttrReservedMemCurrent) - pool_bytes(cudaMemPoolAttrUsedMemCurrent);
+  }
+  MemoryUse memory_use() const override {
+    const size_t now = pool_bytes(cudaMemPoolAttrUsedMemCurrent);
+    return {now, std::max(now, pool_bytes(cudaMemPoolAttrUsedMemHigh))};
+  }
+  void forget_peak() override {
+    uint64_t zero = 0;  // the only value that it takes
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &zero), "memory pool");
   }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
@@ -190,6 +198,11 @@ class CudaBackend final : public Backend {
 
  private:
   bool fast() const { return options_.rung == Rung::fast; }
+  size_t pool_bytes(cudaMemPoolAttr attribute) const {
+    uint64_t bytes = 0;
+    check(cudaMemPoolGetAttribute(pool_, attribute, &bytes), "memory pool");
+    return bytes;
+  }
 
   template <class Operation, class... Args>
   void run(const char* kernel, Operation&& operation, Args&&... args) {
@@ -203,6 +216,7 @@ class CudaBackend final : public Backend {
   const std::string name_;
   int sms_ = 0;
   cudaStream_t stream_ = nullptr;
+  cudaMemPool_t pool_ = nullptr;
   std::optional<Staging> staging_;
   std::optional<Products> products_;
   TableUpload table_;

@@ -1,5 +1,8 @@
 #include "reference/cpu_backend.h"
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -38,9 +41,16 @@ class CpuBackend final : public Backend {
     void* memory = std::malloc(bytes);
     if (!memory) throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for on the CPU"));
     std::memset(memory, 0xff, bytes);  // NaN, so that a read before a write shows
+    use_.now += malloc_usable_size(memory);
+    use_.peak = std::max(use_.peak, use_.now);
     return memory;
   }
-  void release(void* memory) noexcept override { std::free(memory); }
+  void release(void* memory) noexcept override {
+    use_.now -= malloc_usable_size(memory);
+    std::free(memory);
+  }
+  MemoryUse memory_use() const override { return use_; }
+  void forget_peak() override { use_.peak = use_.now; }
   void upload(const Tensor& to, const void* from) override {
     HYPIC_CHECK(to.contiguous());
     move(to.data, from, to.bytes());
@@ -100,6 +110,7 @@ class CpuBackend final : public Backend {
     return *table_;
   }
   const ChainTable* table_ = nullptr;
+  MemoryUse use_;
 };
 
 }  // namespace

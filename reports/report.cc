@@ -18,6 +18,8 @@ std::string_view to_string(Verdict verdict) {
       return "INVALID";
     case Verdict::undecided:
       return "UNDECIDED";
+    case Verdict::measured:
+      return "MEASURED";
   }
   HYPIC_CHECK(false, "verdict ", static_cast<int>(verdict));
 }
@@ -25,7 +27,7 @@ std::string_view to_string(Verdict verdict) {
 Verdict verdict_from_string(std::string_view text) {
   for (Verdict verdict : kVerdictsByUrgency)
     if (text == to_string(verdict)) return verdict;
-  fail("unknown verdict '", text.substr(0, 40), "': use PASS, FAIL, SKIP, INVALID or UNDECIDED");
+  fail("unknown verdict '", text.substr(0, 40), "': use PASS, FAIL, MEASURED, SKIP, INVALID or UNDECIDED");
 }
 
 void Environment::set(std::string key, std::string value) {
@@ -51,6 +53,7 @@ int exit_code(const Report& report) {
     case Verdict::undecided:
       return 4;
     case Verdict::pass:
+    case Verdict::measured:
     case Verdict::skip:
       return 0;
   }

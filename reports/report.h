@@ -11,13 +11,15 @@
 
 namespace hypic {
 
-enum class Verdict { pass, fail, skip, invalid, undecided };
+// measured: it ran to its end, and nothing was asked of what came out. skip: it did not run.
+enum class Verdict { pass, fail, skip, invalid, undecided, measured };
 
 // What a reader has to look at first, first.
 inline constexpr std::array kVerdictsByUrgency = {Verdict::fail, Verdict::invalid,
-                                                  Verdict::undecided, Verdict::pass, Verdict::skip};
+                                                  Verdict::undecided, Verdict::pass,
+                                                  Verdict::measured, Verdict::skip};
 
-// "PASS", "FAIL", "SKIP", "INVALID", "UNDECIDED".
+// "PASS", "FAIL", "SKIP", "INVALID", "UNDECIDED", "MEASURED".
 std::string_view to_string(Verdict verdict);
 // The inverse; throws Error on any other text.
 Verdict verdict_from_string(std::string_view text);
@@ -129,10 +131,11 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-// The verdict of the whole: fail beats invalid beats undecided beats pass; skip if nothing ran.
+// The verdict of the whole: fail beats invalid beats undecided beats pass beats measured; skip if nothing
+// ran.
 Verdict overall(const Report& report);
 
-// The exit code of a program that made this report: 0 pass (or nothing ran), 1 fail, 3 invalid,
+// The exit code of a program that made this report: 0 pass, measured, or nothing ran, 1 fail, 3 invalid,
 // 4 undecided. 2 means wrong usage and never comes from a report.
 int exit_code(const Report& report);
 

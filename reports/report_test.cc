@@ -174,6 +174,9 @@ TEST(Verdicts, exit_codes) {
   EXPECT_EQ(exit_code(report_of({pass, skip})), 0);
   EXPECT_EQ(overall(report_of({pass, skip})), pass);
   EXPECT_EQ(exit_code(report_of({skip})), 0);
+  EXPECT_EQ(exit_code(report_of({measured})), 0);
+  EXPECT_EQ(overall(report_of({skip, measured})), measured);
+  EXPECT_EQ(overall(report_of({measured, pass})), pass);
   EXPECT_EQ(exit_code(report_of({pass, undecided})), 4);
   EXPECT_EQ(exit_code(report_of({undecided, invalid, pass})), 3);
   EXPECT_EQ(exit_code(report_of({undecided, invalid, fail, pass})), 1);
@@ -284,7 +287,7 @@ TEST(Json, errors_name_place_and_reason) {
     return R"({"environment":{},"results":[{"name":"n","driver":"d","why":"","values":)" + rest;
   };
   EXPECT_EQ(json_error(with(R"([],"verdict":"GOOD"}]})")),
-            "r.json: results[0].verdict: unknown verdict 'GOOD': use PASS, FAIL, SKIP, INVALID or "
+            "r.json: results[0].verdict: unknown verdict 'GOOD': use PASS, FAIL, MEASURED, SKIP, INVALID or "
             "UNDECIDED");
   EXPECT_EQ(json_error(with(R"([{"tag":"t","unit":"","value":"x"}],"verdict":"PASS"}]})")),
             "r.json: results[0].values[0].value: expected a number, \"nan\", \"inf\" or \"-inf\", "

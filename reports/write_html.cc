@@ -34,7 +34,7 @@ p{margin:6px 0}
 .pill{display:inline-block;font-size:12px;font-weight:700;letter-spacing:.03em;line-height:1;
 padding:4px 7px;border-radius:4px;border:1px solid;white-space:nowrap}
 .pass{color:var(--good)}.fail{color:var(--bad)}.invalid{color:var(--warn)}
-.undecided{color:var(--open)}.skip{color:var(--dim)}
+.undecided{color:var(--open)}.skip,.measured{color:var(--dim)}
 .pill.fail{background:var(--bad);color:var(--bg);border-color:var(--bad)}
 .sum{display:flex;flex-wrap:wrap;gap:8px;margin:12px 0}
 .sum .pill{font-size:14px;padding:6px 10px}

@@ -46,6 +46,7 @@ std::string outcome(const Result& result) {
   const std::string why = attribute("message", result.why);
   switch (result.verdict) {
     case Verdict::pass:
+    case Verdict::measured:
       return "";
     case Verdict::skip:
       return "<skipped" + why + "/>";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <set>
 #include <tuple>
@@ -9,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "serving/memory.h"
 
 namespace hypic {
 namespace {
@@ -23,12 +25,20 @@ uint64_t next_serial() {
   return ++last;
 }
 
-const EngineOptions& checked(const EngineOptions& options) {
+const EngineOptions& checked(const Model& model, const EngineOptions& options) {
   const PoolSizes& pools = options.pools;
   require(pools.page_size > 0 && options.max_rows > 0,
           "a page and a forward need at least one token");
   require(pools.state_slots >= 0 && pools.operator_slots >= 0 && pools.pages >= 0,
           "pools cannot be negative");
+  const Backend& backend = model.backend();
+  const MemoryNeed need = memory_need(model.spec(), backend.compute_dtype(), backend.state_dtype(),
+                                      pools, options.max_rows);
+  // The weights are there already.
+  const auto available = static_cast<int64_t>(
+      std::min<uint64_t>(backend.available_bytes(), INT64_MAX - need.weights));
+  require_memory(model.spec().name, need,
+                 options.memory_bytes > 0 ? options.memory_bytes : available + need.weights);
   return options;
 }
 
@@ -40,6 +50,45 @@ const Sampling& checked(const Sampling& sampling) {
   require(0 < top_p && top_p <= 1, "top_p must be above 0 and at most 1, is ", top_p);
   return sampling;
 }
+
+// Adds the time of a scope to `seconds`; does nothing without.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* seconds) : seconds_(seconds) {
+    if (seconds_) start_ = Clock::now();
+  }
+  ~Stopwatch() {
+    if (seconds_) *seconds_ += elapsed();
+  }
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double* const seconds_;
+  Clock::time_point start_{};
+};
+
+double* in(HostSeconds* host, double HostSeconds::*part) { return host ? &(host->*part) : nullptr; }
+
+// A lookup within `match`: where it brought something back to the device, its time is load.
+class Lookup {
+ public:
+  Lookup(HostSeconds* host, const SegmentCache& cache)
+      : host_(host), cache_(cache), promoted_(cache.promoted()), watch_(host ? &seconds_ : nullptr) {}
+  ~Lookup() {
+    if (!host_ || cache_.promoted() == promoted_) return;
+    const double seconds = watch_.elapsed();
+    host_->load += seconds;
+    host_->match -= seconds;
+  }
+
+ private:
+  HostSeconds* const host_;
+  const SegmentCache& cache_;
+  const int64_t promoted_;
+  double seconds_ = 0;
+  const Stopwatch watch_;
+};
 
 // One number a row, in the state dtype.
 Buffer state_numbers(Backend& backend, const std::vector<double>& numbers) {
@@ -57,6 +106,7 @@ struct Engine::Running {
   Response response;
   int32_t max_tokens = 0;
   Sampling sampling;
+  bool logits = true;
   int32_t state = kNone;
   int32_t kept_state = kNone;  // the state before the question
   int32_t kept_from = kNone;   // where the forwards leave it, if not there
@@ -73,7 +123,8 @@ struct Engine::Running {
 // Gives back what is still held at the end, also when something threw on the way.
 class Engine::Batch {
  public:
-  Batch(Engine& engine, const Mode& mode) : input(engine.plan_input(mode)), engine_(engine) {}
+  Batch(Engine& engine, const Mode& mode)
+      : input(engine.plan_input(mode)), which_state(input.max_rows), engine_(engine) {}
   ~Batch() {
     for (const Running& r : running) {
       give_back(engine_.states_, r.state);
@@ -81,8 +132,8 @@ class Engine::Batch {
       engine_.pages_.give_back(r.pages);
       for (const auto& [tokens, state] : r.snapshots) give_back(engine_.states_, state);
     }
+    engine_.states_.give_back(build_states);
     for (const Build& build : input.builds) {
-      give_back(engine_.states_, build.state);
       give_back(engine_.operators_, input.residues[build.residue].op);
       engine_.pages_.give_back(input.residues[build.residue].pages);
     }
@@ -95,6 +146,9 @@ class Engine::Batch {
     size_t request;  // the first one that needs it
   };
   std::vector<Built> built;  // by build
+  BuildStates which_state;
+  std::vector<int32_t> build_states;  // slots, by their number
+  HostSeconds* host = nullptr;        // where times go; nullptr: nobody asked
 
  private:
   static void give_back(Slots& slots, int32_t slot) {
@@ -106,7 +160,7 @@ class Engine::Batch {
 Engine::Engine(const Model& model, const EngineOptions& options)
     : serial_(next_serial()),
       model_(model),
-      options_(checked(options)),
+      options_(checked(model, options)),
       pools_(model.backend(), model.spec(), options.pools),
       pages_("K, V page", options.pools.pages),
       operators_("operator slot", options.pools.operator_slots),
@@ -137,11 +191,17 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
                       const RunOptions& options) {
   Batch batch(*this, mode);
   require_room(requests, mode, options.keep_state);
-  for (const Request& request : requests) admit(request, options.keep_state, batch);
-  // Only now: what is worth storing must not take the slots that a request needs.
-  for (size_t i = 0; i < batch.running.size(); ++i)
-    plan_saves(batch.running[i], batch.input.requests[i]);
-  Plan plan = plan_prefill(batch.input);
+  RunResult result;
+  if (options.host_times) batch.host = &result.host;
+  Plan plan;
+  {
+    const Stopwatch match(in(batch.host, &HostSeconds::match));
+    for (const Request& request : requests) admit(request, options.keep_state, batch);
+    // Only now: what is worth storing must not take the slots that a request needs.
+    for (size_t i = 0; i < batch.running.size(); ++i)
+      plan_saves(batch.running[i], batch.input.requests[i]);
+    plan = plan_prefill(batch.input);
+  }
   for (size_t i = 0; i < batch.running.size(); ++i) batch.running[i].residues = plan.residues[i];
   run_tables(plan, options, batch);
   for (Running& r : batch.running) {
@@ -157,13 +217,13 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
     store_builds(batch);
     batch.input.builds = builds;
     batch.input.residues = residues;
-    for (Build& build : batch.input.builds) build.state = kNone;
   }
   decode(batch);
-  store_builds(batch);
-  store_prefixes(batch);
-
-  RunResult result;
+  {
+    const Stopwatch store(in(batch.host, &HostSeconds::store));
+    store_builds(batch);
+    store_prefixes(batch);
+  }
   for (Running& r : batch.running) result.responses.push_back(std::move(r.response));
   result.counters = plan.counters;
   result.tables = std::move(plan.tables);
@@ -246,6 +306,7 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
           model_.spec().max_positions, " positions");
   running.max_tokens = request.max_tokens;
   running.sampling = checked(request.sampling);
+  running.logits = request.logits;
   running.position = static_cast<int32_t>(total);
   running.state = take(states_);
   if (keep_state) running.kept_state = take(states_);
@@ -263,7 +324,7 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
     running.own += residue == kNone ? n : mode.head + mode.tail;
     position += n;
   }
-  if (mode.reuse == Reuse::prefix) start_from_prefix(running, plan);
+  if (mode.reuse == Reuse::prefix) start_from_prefix(running, plan, batch);
   const int64_t needed = pages_for(running.own + request.max_tokens, options_.pools.page_size);
   const std::vector<int32_t> more =
       take(pages_, needed - static_cast<int64_t>(running.pages.size()));
@@ -273,14 +334,18 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
 }
 
 // Starts from the longest cached prefix of whole segments.
-void Engine::start_from_prefix(Running& running, PlanRequest& plan) {
+void Engine::start_from_prefix(Running& running, PlanRequest& plan, const Batch& batch) {
   Tokens prefix;
   for (size_t i = 0; i + 1 < running.segments.size(); ++i) {
     prefix.insert(prefix.end(), running.segments[i].begin(), running.segments[i].end());
     running.prefixes.push_back(prefix);
   }
   if (running.prefixes.empty()) return;
-  auto found = cache_.find_prefix(running.prefixes);
+  const auto find = [&] {
+    const Lookup lookup(batch.host, cache_);
+    return cache_.find_prefix(running.prefixes);
+  };
+  auto found = find();
   if (!found) return;
   SegmentCache::Pin& hit = running.pins.emplace_back(std::move(found->second));
   running.prefix_segments = found->first + 1;
@@ -344,7 +409,11 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   }
 
   const int32_t index = static_cast<int32_t>(input.residues.size());
-  SegmentCache::ResiduePins hit = cache_.find_residue(tokens, mode.operator_first(), mode.tail);
+  const auto find = [&] {
+    const Lookup lookup(batch.host, cache_);
+    return cache_.find_residue(tokens, mode.operator_first(), mode.tail);
+  };
+  SegmentCache::ResiduePins hit = find();
   const bool admitted = cache_.admits(Part::kv, tokens) || warm;
   Residue& residue = input.residues.emplace_back();
   residue.length = n;
@@ -363,7 +432,9 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   batch.built.push_back({admitted, request});
   build.residue = index;
   build.tokens = tokens;
-  build.state = take(states_);
+  const int32_t state = batch.which_state.next(n);
+  if (state == static_cast<int32_t>(batch.build_states.size())) batch.build_states.push_back(take(states_));
+  build.state = batch.build_states[state];
   residue.op = take(operators_);
   residue.pages = take(pages_, pages_for(n, options_.pools.page_size));
   return index;
@@ -375,9 +446,8 @@ void Engine::store_builds(Batch& batch) {
   for (size_t i = 0; i < batch.input.builds.size(); ++i) {
     Build& build = batch.input.builds[i];
     Residue& residue = batch.input.residues[build.residue];
-    const int32_t state = std::exchange(build.state, kNone), op = std::exchange(residue.op, kNone);
+    const int32_t op = std::exchange(residue.op, kNone);
     const std::vector<int32_t> pages = std::exchange(residue.pages, {});
-    if (state != kNone) states_.give_back(state);
     if (batch.built[i].admitted) {
       cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, pages, op, residue.built_at);
     } else {
@@ -410,11 +480,16 @@ void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batc
     const int64_t n = static_cast<int64_t>(table.logit_rows.size());
     const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
                         {n, model_.spec().vocabulary});
-    forward(model_, pools_, table, logits, {options.tap, options.hooks});
+    check_table(pools_, table);
+    const auto upload = [&] {
+      const Stopwatch load(in(t == 0 ? batch.host : nullptr, &HostSeconds::load));
+      return model_.backend().begin(table);
+    };
+    enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks});
     std::vector<Running*> owners;
     for (int64_t i = 0; i < n; ++i) {
-      owners.push_back(&batch.running[plan.logit_owners[t][i]]);
-      owners.back()->response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
+      Running& owner = *owners.emplace_back(&batch.running[plan.logit_owners[t][i]]);
+      if (owner.logits) owner.response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
     }
     sample(logits, owners);
   }

@@ -20,7 +20,9 @@ namespace hypic {
 struct EngineOptions {
   PoolSizes pools{.state_slots = 64, .operator_slots = 64, .pages = 1024, .page_size = 16};
   int32_t max_rows = 8192;  // rows of one forward
-  Faults faults;            // tests only
+  // That weights, pools and the activations of one forward may take together; 0: what the backend has.
+  int64_t memory_bytes = 0;
+  Faults faults;  // tests only
   CacheOptions cache;
 };
 
@@ -36,11 +38,12 @@ struct Request {
   std::vector<Tokens> segments;  // in prompt order, the question last; empty ones are dropped
   int32_t max_tokens = 1;
   Sampling sampling;
+  bool logits = true;  // fill Response::logits: a whole row of the vocabulary goes to the host
 };
 
 struct Response {
   Tokens tokens;
-  std::vector<double> logits;  // of the first token
+  std::vector<double> logits;  // of the first token; on demand
   // By layer, for linear layers [Hv · d_k · d_v]: the state before the question. On demand.
   std::vector<std::vector<double>> state_before_question;
 };
@@ -49,16 +52,27 @@ struct RunOptions {
   bool keep_state = false;  // fill Response::state_before_question
   Tap* tap = nullptr;
   LayerHooks* hooks = nullptr;
+  bool host_times = false;  // fill RunResult::host
+};
+
+// What a run spends on the host while the device has nothing to do, in seconds.
+struct HostSeconds {
+  double match = 0;  // looking segments up, slots, the plan
+  double load = 0;   // bringing residues back to the device, upload of the first chain table
+  double store = 0;  // handing what the request leaves to the cache
 };
 
 struct RunResult {
   std::vector<Response> responses;
+  HostSeconds host;                // on demand
   Counters counters;               // of the prefill, from the plan that ran
   std::vector<ChainTable> tables;  // the prefill's forwards
 };
 
 class Engine {
  public:
+  // OutOfMemory, with the arithmetic, where weights, pools and the activations of one forward are more
+  // than options.memory_bytes or what the backend has.
   Engine(const Model& model, const EngineOptions& options);
 
   // Prefills all requests at once, then decodes each to its max_tokens. Equal misses are computed
@@ -95,7 +109,7 @@ class Engine {
   void admit(const Request& request, bool keep_state, Batch& batch);
   int32_t residue_for(const Tokens& tokens, int32_t position, bool warm,
                       std::vector<SegmentCache::Pin>& pins, Batch& batch);
-  void start_from_prefix(Running& running, PlanRequest& plan);
+  void start_from_prefix(Running& running, PlanRequest& plan, const Batch& batch);
   void plan_saves(Running& running, PlanRequest& plan);
   int32_t take(Slots& slots);
   std::vector<int32_t> take(Slots& slots, int64_t count);

@@ -86,6 +86,70 @@ double relative(const std::vector<double>& x, const std::vector<double>& y) {
   return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
 }
 
+TEST(Engine, LogitsAndHostTimesComeOnlyWhenAsked) {
+  Fixture f;
+  const Mode& mode = mode_named("transition_rope_seam");
+  const RunResult quiet = f.engine.run({{.segments = prompt(), .logits = false}}, mode);
+  EXPECT_TRUE(quiet.responses[0].logits.empty());
+  EXPECT_EQ(quiet.host.match + quiet.host.load + quiet.host.store, 0);
+  f.engine.flush();
+  const RunResult asked = f.engine.run({{prompt(), 1}}, mode, {.host_times = true});
+  EXPECT_EQ(asked.responses[0].logits.size(), 256u);
+  EXPECT_EQ(asked.responses[0].tokens, quiet.responses[0].tokens);
+  EXPECT_GT(asked.host.match, 0);
+  EXPECT_GT(asked.host.load, 0);
+  EXPECT_GT(asked.host.store, 0);
+}
+
+TEST(Engine, WhatComesBackFromTheHostIsLoad) {
+  Fixture f({.cache = {.host_bytes = 1 << 30}});
+  const Mode& mode = mode_named("transition_rope_seam");
+  const RunResult cold = f.engine.run({{prompt(), 1}}, mode);
+  while (f.engine.evict_one()) {
+  }
+  const RunResult back = f.engine.run({{prompt(), 1}}, mode, {.host_times = true});
+  EXPECT_EQ(back.counters.isolated, 0);
+  EXPECT_EQ(back.responses[0].logits, cold.responses[0].logits);
+  EXPECT_GT(back.host.match, 0);  // the rest of it; what was loaded is taken out
+  EXPECT_GT(back.host.load, 0);
+}
+
+TEST(BuildStates, AreSharedByBuildsThatNoForwardHoldsTogether) {
+  BuildStates states(10);
+  EXPECT_EQ(states.next(4), 0);
+  EXPECT_EQ(states.next(4), 1);
+  EXPECT_EQ(states.next(7), 2);   // rows 8 … 14; row 4, where the first ends, may share its forward
+  EXPECT_EQ(states.next(30), 0);  // from row 15
+  EXPECT_EQ(states.next(1), 1);   // row 45
+  EXPECT_EQ(states.next(1), 2);
+  EXPECT_EQ(states.next(1), 3);
+  EXPECT_EQ(states.count(), 4);
+}
+
+// Many segments, none cached, with few states: the same answers as with many.
+TEST(Engine, LongColdPromptsTakeFewStates) {
+  std::vector<Tokens> segments;
+  for (int i = 0; i < 24; ++i) segments.push_back(random_tokens(9 + i % 5, 10 + i));
+  segments.push_back(random_tokens(7, 9));
+  std::vector<double> whole;
+  for (const auto& [max_rows, states] : {std::pair{8192, 25}, {40, 11}, {12, 6}, {5, 4}}) {
+    EngineOptions options;
+    options.max_rows = max_rows;
+    options.pools.state_slots = states;
+    Fixture f(options);
+    for (const char* mode : {"transition_rope_seam", "transition_rope_seam:head=3:tail=3", "addition"}) {
+      f.engine.flush();
+      const RunResult cold = f.engine.run({{segments, 1}}, mode_named(mode));
+      EXPECT_EQ(cold.counters.jumps, 24) << mode;
+      const RunResult cached = f.engine.run({{segments, 1}}, mode_named(mode));
+      EXPECT_EQ(cached.responses[0].logits, cold.responses[0].logits) << mode << ", rows " << max_rows;
+      if (mode != std::string("transition_rope_seam")) continue;
+      if (whole.empty()) whole = cold.responses[0].logits;
+      EXPECT_EQ(cold.responses[0].logits, whole) << "rows " << max_rows;
+    }
+  }
+}
+
 TEST(Engine, WholeChunkedAndTokenByTokenAgreeBitForBit) {
   const Tokens all = random_tokens(70, 5);
   std::vector<double> whole;

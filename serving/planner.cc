@@ -273,6 +273,19 @@ Counters& Counters::operator+=(const Counters& other) {
   return *this;
 }
 
+// The last row of one and the row before the other, where its chain may be opened, lie max_rows apart.
+int32_t BuildStates::next(int64_t tokens) {
+  const auto free = std::find_if(ends_.begin(), ends_.end(),
+                                 [&](int64_t end) { return rows_ - end >= max_rows_; });
+  const auto state = static_cast<int32_t>(free - ends_.begin());
+  rows_ += tokens;
+  if (free == ends_.end())
+    ends_.push_back(rows_);
+  else
+    *free = rows_;
+  return state;
+}
+
 Plan plan_prefill(const PlanInput& input) { return Planner(input).run(); }
 
 ChainTable plan_decode(const std::vector<DecodeRow>& rows, int32_t page_size) {

@@ -30,6 +30,20 @@ struct Build {
   int32_t state = kNone;  // a slot to run in
 };
 
+// Which states the builds of a plan run in, numbered from 0. A plan lays them out one after another, so
+// two that no forward can hold together may share one: a long prompt takes no more than fit a forward.
+class BuildStates {
+ public:
+  explicit BuildStates(int32_t max_rows) : max_rows_(max_rows) {}
+  int32_t next(int64_t tokens);  // of the next build
+  int32_t count() const { return static_cast<int32_t>(ends_.size()); }
+
+ private:
+  const int64_t max_rows_;
+  int64_t rows_ = 0;           // of the builds so far
+  std::vector<int64_t> ends_;  // by state: the row behind the last build in it
+};
+
 struct PlanSegment {
   Tokens tokens;
   int32_t residue = kNone;  // kNone: computed in full context

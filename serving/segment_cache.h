@@ -127,6 +127,7 @@ class SegmentCache {
                       int32_t op, int32_t built_at);
   bool insert_prefix(const Tokens& tokens, std::vector<int32_t> pages, int32_t state);
   void count_refused() { ++refused_; }
+  int64_t promoted() const { return promoted_; }  // as of usage()
 
   // Evicts, the least recently used first, until `count` of these slots are free; does nothing
   // where even that were too few.

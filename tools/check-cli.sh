@@ -1,19 +1,23 @@
 #!/bin/sh
-# The program from outside: exit codes and one clear line for each mistake. check-cli.sh HYPIC
+# The programs from outside: exit codes and one clear line for each mistake. check-cli.sh HYPIC [HYPIC-BENCH]
 set -u
-hypic=$1
+hypic=$1 bench=${2:-}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 status=0
 
 # expect CODE TEXT ARGUMENTS...: exits with CODE and prints TEXT somewhere.
-expect() {
-  code=$1 text=$2; shift 2
-  printed=$("$hypic" "$@" 2>&1); got=$?
-  if [ $got -ne "$code" ]; then echo "hypic $*: exit $got, expected $code: $printed" >&2; status=1; fi
+expect() { expect_of "$hypic" "$@"; }
+
+# expect_of PROGRAM CODE TEXT ARGUMENTS...
+expect_of() {
+  program=$1 code=$2 text=$3; shift 3
+  printed=$("$program" "$@" 2>&1); got=$?
+  name=$(basename "$program")
+  if [ $got -ne "$code" ]; then echo "$name $*: exit $got, expected $code: $printed" >&2; status=1; fi
   case $printed in
     *"$text"*) ;;
-    *) echo "hypic $*: no \"$text\" in: $printed" >&2; status=1 ;;
+    *) echo "$name $*: no \"$text\" in: $printed" >&2; status=1 ;;
   esac
 }
 
@@ -97,5 +101,18 @@ expect 2 'no case' conformance --filter zzz
 expect 2 "no regular expression" conformance --filter "("
 expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken none
 expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT' conformance --backend none
+cell="--segments 2 --tokens 16 --question 4 --repeats 2"
+expect 0 "MEASURED: report in" ttft $cell --out "$out/ttft"
+expect 0 "nothing asked" report "$out/ttft"
+expect 0 "MEASURED" ttft $cell --out "$out/ttft" --resume --quiet
+expect 2 "--data: needs --dataset" ttft $cell --data "$out/pred.jsonl" --out "$out/ttft"
+printf '%s\n' '{"_id": "a", "dataset": "hotpotqa", "input": "Q?", "context": "Passage 1:\nOne.\nPassage 2:\nTwo.", "answers": ["no"]}' >"$out/rows.jsonl"
+expect 2 "rows of hotpotqa, not of triviaqa; without --data its tokens are random" \
+  ttft --dataset triviaqa --rows 1 --data "$out/rows.jsonl" --out "$out/ttft"
+expect 0 "about 230 s by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
+if [ -n "$bench" ]; then
+  expect_of "$bench" 2 "--budget: must be a positive number of seconds, is nan" --backend cpu --budget nan
+  expect_of "$bench" 2 "$out" --backend cpu --filter "^ceiling/copy" --replays 1 --json "$out"
+fi
 [ $status -eq 0 ] && echo "the program answers as documented"
 exit $status

@@ -1,14 +1,16 @@
 // hypic-bench: times of single operations beside what the device could do. Exit codes: 0 all ran, 1
-// one failed, 2 wrong usage or no such backend.
+// one failed, 2 wrong usage, no such backend or a file that cannot be written.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <regex>
+#include <sstream>
 
 #include "core/check.h"
 #include "harness/backends.h"
@@ -39,6 +41,28 @@ struct Plain : Base {
     for (auto& run : named) run.run_name.time_type.clear();
     Base::ReportRuns(named);
   }
+};
+
+// One reporter to the terminal, one into a text: what Google Benchmark writes into a file by itself it does
+// not check.
+class Both final : public benchmark::BenchmarkReporter {
+ public:
+  Both(benchmark::BenchmarkReporter& first, benchmark::BenchmarkReporter& second)
+      : first_(first), second_(second) {}
+  bool ReportContext(const Context& context) override {
+    return first_.ReportContext(context) && second_.ReportContext(context);
+  }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    first_.ReportRuns(runs);
+    second_.ReportRuns(runs);
+  }
+  void Finalize() override {
+    first_.Finalize();
+    second_.Finalize();
+  }
+
+ private:
+  benchmark::BenchmarkReporter &first_, &second_;
 };
 
 // What nvidia-smi says of these fields, or why it says nothing.
@@ -86,10 +110,6 @@ std::vector<Measured> run(const Options& o, Backend& backend, const std::vector<
 
   // One iteration each, for it is the median of replays already.
   std::vector<std::string> words = {program, "--benchmark_min_time=0"};
-  if (!o.json.empty()) {
-    words.push_back("--benchmark_out=" + o.json);
-    words.push_back("--benchmark_out_format=json");
-  }
   words.insert(words.end(), others.begin(), others.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -101,13 +121,19 @@ std::vector<Measured> run(const Options& o, Backend& backend, const std::vector<
   using Console = benchmark::ConsoleReporter;
   Plain<Console> console(isatty(STDOUT_FILENO) ? Console::OO_ColorTabular : Console::OO_Tabular);
   Plain<benchmark::JSONReporter> json;
-  benchmark::RunSpecifiedBenchmarks(&console, o.json.empty() ? nullptr : &json);
+  std::ostringstream text;
+  json.SetOutputStream(&text);
+  Both both(console, json);
+  benchmark::RunSpecifiedBenchmarks(&both);
+  if (!o.json.empty()) write_file_atomically(o.json, text.str());
   return all;
 }
 
 int run(const Options& o, const char* program, const std::vector<std::string>& others) {
   const Sizes sizes{o.small};
   const std::regex filter = pattern_of("--filter", o.filter);
+  require(std::isfinite(o.replay.budget) && o.replay.budget > 0,
+          "--budget: must be a positive number of seconds, is ", o.replay.budget);
   std::vector<Bench> benches;
   for (Bench& bench : all_benches(sizes))
     if (std::regex_search(bench.name, filter)) benches.push_back(std::move(bench));
@@ -169,8 +195,7 @@ int main(int argc, char** argv) {
   app.add_option("--replays", o.replay.replays, "At most so many of each (default 20)")
       ->check(CLI::Range(1, 10000));
   app.add_option("--budget", o.replay.budget,
-                 "Seconds for the replays of one benchmark (default 2)")
-      ->check(CLI::PositiveNumber);
+                 "Seconds for the replays of one benchmark (default 2)");
   app.add_flag("--list", o.list, "Names only");
   try {
     app.parse(argc, argv);

@@ -75,6 +75,8 @@ class BrokenBackend final : public Backend {
   bool batch_invariant() const override { return cpu_->batch_invariant(); }
   size_t available_bytes() const override { return cpu_->available_bytes(); }
   void* allocate(size_t bytes) override { return cpu_->allocate(bytes); }
+  MemoryUse memory_use() const override { return cpu_->memory_use(); }
+  void forget_peak() override { cpu_->forget_peak(); }
   void release(void* memory) noexcept override { cpu_->release(memory); }
   void upload(const Tensor& to, const void* from) override { cpu_->upload(to, from); }
   void download(void* to, const Tensor& from) override { cpu_->download(to, from); }

@@ -33,7 +33,8 @@ void stop_on_signals() {
 
 int run_and_say(const Suite& suite, RunSettings settings) {
   settings.log = &std::cout;
-  settings.terminal = isatty(STDOUT_FILENO);
+  settings.terminal = isatty(STDOUT_FILENO) && !settings.quiet;
+  if (!settings.terminal && !settings.quiet) settings.progress = &std::cerr;
   settings.stop = &stop_asked;
   stop_on_signals();
   const Report report = run_suite(suite, settings);
@@ -43,7 +44,10 @@ int run_and_say(const Suite& suite, RunSettings settings) {
   std::cout << to_string(overall(report)) << ": ";
   if (unfinished > 0)
     std::cout << unfinished << " of " << report.results.size() << " cases not finished, --resume goes on; ";
-  std::cout << "report in " << settings.out << "/report.html\n";
+  std::cout << "report in " << settings.out << "/report.html";
+  for (const auto& [key, value] : report.environment.entries)
+    if (key == "seconds") std::cout << "; seconds: " << value;
+  std::cout << "\n";
   return exit_code(report);
 }
 
@@ -76,6 +80,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");
   command->add_flag("--resume", settings.resume,
                     "Keep the finished cases of an earlier run into the same folder");
+  command->add_flag("--quiet", settings.quiet, "No progress");
   const CLI::Option* budget = command->add_option("--time-budget", options->time_budget,
                                                   "Seconds after which no case is begun");
   command->add_flag("--dry-run", options->dry_run, "Check the cases, their models and data, and list them");
@@ -83,9 +88,11 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
     RunSettings& settings = options->settings;
     const Suite suite = load_suite(asset(options->suite));
     if (options->dry_run) {
-      for (const PreparedCase& prepared : prepare_suite(suite, settings))
+      const std::vector<PreparedCase> cases = prepare_suite(suite, settings);
+      for (const PreparedCase& prepared : cases)
         std::cout << prepared.suite_case->name << ": driver " << prepared.suite_case->driver
                   << ", expectations: " << prepared.suite_case->expectations.size() << "\n";
+      if (const std::string estimate = estimated(cases); !estimate.empty()) std::cout << estimate << "\n";
       return;
     }
     require(options->time_budget >= 0, "--time-budget: must not be negative");

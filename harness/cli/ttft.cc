@@ -56,7 +56,9 @@ size_t width(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+// Cell, mode and cache to the left, numbers to the right.
 void print(const Table& table) {
+  constexpr size_t kTexts = 3;
   std::vector<std::vector<std::string>> lines = {table.heads};
   for (const std::vector<Cell>& row : table.rows) {
     std::vector<std::string>& line = lines.emplace_back();
@@ -67,8 +69,10 @@ void print(const Table& table) {
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width(line[i]));
   for (const auto& line : lines) {
     std::string text;
-    for (size_t i = 0; i < line.size(); ++i)
-      text += line[i] + std::string(widths[i] - width(line[i]) + 2, ' ');
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string gap(widths[i] - width(line[i]), ' ');
+      text += (i < kTexts ? line[i] + gap : gap + line[i]) + "  ";
+    }
     std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
   }
 }
@@ -113,6 +117,7 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
       ->check(CLI::ExistingFile);
   command->add_flag("--resume", options->settings.resume,
                     "Keep the finished cells of an earlier run into the same folder");
+  command->add_flag("--quiet", options->settings.quiet, "No progress");
   command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft-CELL)");
   command->callback([options, rows, &status] {
     RunSettings& settings = options->settings;

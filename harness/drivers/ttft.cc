@@ -9,7 +9,6 @@
 #include <random>
 
 #include "core/check.h"
-#include "harness/backends.h"
 #include "harness/measure/bootstrap.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/roofline.h"
@@ -31,34 +30,6 @@ struct Settings {
   uint64_t seed = 0;
   bench::Ceilings ceilings;
   std::function<void(Engine&)> primed;
-};
-
-// Keeps the model of the case before: cases of a suite mostly ask for the same one, and loading it
-// may take longer than measuring.
-class Shelf {
- public:
-  // One for all cases that are prepared or running.
-  static std::shared_ptr<Shelf> shared() {
-    static std::weak_ptr<Shelf> kept;
-    auto shelf = kept.lock();
-    if (!shelf) kept = shelf = std::make_shared<Shelf>();
-    return shelf;
-  }
-
-  const Model& open(const ModelChoice& choice) {
-    if (!model_ || choice.model != choice_.model || choice.backend != choice_.backend) {
-      model_.reset();
-      backend_ = make_backend(choice.backend);
-      model_.emplace(Model::open(*backend_, choice.model));
-      choice_ = choice;
-    }
-    return *model_;
-  }
-
- private:
-  ModelChoice choice_;
-  std::unique_ptr<Backend> backend_;
-  std::optional<Model> model_;
 };
 
 // Counts where the rows of each forward went, by layer.
@@ -106,31 +77,17 @@ struct Row {
   std::vector<double> seconds;  // of each repeat and prompt, in the same order for all modes
   double gate = 0;              // cached against cold logits, in units of what is allowed
   double touched = 0, load = 0;
-  // Of one more run of the first prompt, by operation, and in all; empty where the backend does not
-  // time.
+  // Of one more run of the first prompt: by operation where the backend times them, on the host, in all.
   std::map<std::string, double> profile;
+  HostSeconds host;
   double profiled = 0;
+  size_t peak = 0;  // bytes in use, the most during a timed run; 0: the backend does not count
 };
 
 int64_t token_count(const CellPrompt& prompt) {
   int64_t n = 0;
   for (const Tokens& tokens : prompt.segments) n += static_cast<int64_t>(tokens.size());
   return n;
-}
-
-// Pools for what a prompt leaves when it is seen twice, by any mode.
-EngineOptions options_for(const CellPrompts& all, int32_t chunk) {
-  EngineOptions options;
-  int64_t segments = 0, tokens = 0;
-  for (const CellPrompt& prompt : all.prompts) {
-    segments = std::max<int64_t>(segments, static_cast<int64_t>(prompt.segments.size()));
-    tokens = std::max(tokens, token_count(prompt));
-  }
-  options.pools.state_slots = 2 * segments + 4;
-  options.pools.operator_slots = segments + 1;
-  options.pools.pages = 2 * (tokens / options.pools.page_size + segments + 2);
-  options.max_rows = chunk;
-  return options;
 }
 
 double now() {
@@ -151,7 +108,9 @@ class CellRun {
         model_(model),
         prompts_(prompts.prompts),
         label_(workload.label()),
-        engine_(model, options_for(prompts, settings.chunk)),
+        weights_(model.backend().memory_use().now),
+        engine_(model, engine_options(prompts.prompts, settings.modes, settings.chunk)),
+        resting_(model.backend().memory_use().now),
         fence_(model.backend(), DType::i32, {1}) {
     model.backend().fill_zero(fence_);
     for (const CellMode& mode : settings.modes) {
@@ -182,7 +141,8 @@ class CellRun {
         for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits() % i]);
         for (const size_t r : order) {
           Row& row = rows_[r];
-          say(str(label_, ", ", row.mode->name(), round < 0 ? ", warm-up" : ""));
+          say(str(label_, ", ", row.mode->name(), ", ",
+                  round < 0 ? "warm-up" : str("round ", round + 1, " of ", settings_.repeats)));
           const double seconds = timed(row, p);
           if (round >= 0) row.seconds.push_back(seconds);
         }
@@ -195,6 +155,9 @@ class CellRun {
 
   const std::vector<CellPrompt>& prompts() const { return prompts_; }
   const std::vector<Row>& rows() const { return rows_; }
+  const Pools& pools() const { return engine_.pools(); }
+  size_t weights() const { return weights_; }  // bytes in use without the engine
+  size_t resting() const { return resting_; }  // and with it, between runs
 
  private:
   const ModelSpec& spec() const { return model_.spec(); }
@@ -215,9 +178,8 @@ class CellRun {
     backend().download(&nothing, fence_);
   }
 
-  RunResult ask(const Row& row, size_t p, Tap* tap = nullptr) {
-    return engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.tap = tap});
-  }
+  // As it is timed: only the first token comes back.
+  std::vector<Request> request(size_t p) const { return {{.segments = prompts_[p].segments, .logits = false}}; }
 
   void expect_counters(const Row& row, size_t p, const Counters& counters) const {
     const std::string differs = difference(counters, row.plans[p].counters);
@@ -225,12 +187,14 @@ class CellRun {
       throw Stopped{Verdict::invalid, str(prompts_[p].id, ", ", row.mode->name(), ": ", differs)};
   }
 
-  double timed(const Row& row, size_t p) {
-    const std::vector<Request> request = {{prompts_[p].segments, 1}};
+  double timed(Row& row, size_t p) {
+    const std::vector<Request> asked = request(p);
     prime(row, p);
+    backend().forget_peak();
     const double start = now();
-    const RunResult run = engine_.run(request, row.mode->mode);
+    const RunResult run = engine_.run(asked, row.mode->mode);
     const double seconds = now() - start;
+    row.peak = std::max(row.peak, backend().memory_use().peak);
     expect_counters(row, p, run.counters);
     return seconds;
   }
@@ -254,7 +218,7 @@ class CellRun {
                         str(prompts_[p].id, ", ", mode.name, " cold: logits are not finite")};
       }
       prime(row, p);
-      const RunResult run = ask(row, p);
+      const RunResult run = engine_.run({{prompts_[p].segments, 1}}, row.mode->mode);
       expect_counters(row, p, run.counters);
       row.gate = worse(row.gate, excess(largest_difference(run.responses[0].logits, reference),
                                         batch_tolerance(backend(), spec(), rms(reference))));
@@ -277,7 +241,7 @@ class CellRun {
       ExpertLoad load(backend(), spec().moe);
       load.layers_with_moe = with_experts;
       prime(row, p);
-      ask(row, p, &load);
+      engine_.run(request(p), row.mode->mode, {.tap = &load});
       settings.touched = load.touched;
       row.load = std::max(row.load, load.load);
       row.touched += quantile(load.touched, 1) / static_cast<double>(prompts_.size());
@@ -294,10 +258,11 @@ class CellRun {
       ~Profiling() { backend.profile(false); }
       Backend& backend;
     };
+    const std::vector<Request> asked = request(0);
     prime(row, 0);
     const Profiling on(backend());
     const double start = now();
-    ask(row, 0);
+    row.host = engine_.run(asked, row.mode->mode, {.host_times = true}).host;
     row.profiled = now() - start;
     row.profile = backend().profile_seconds();
   }
@@ -306,7 +271,9 @@ class CellRun {
   const Model& model_;
   const std::vector<CellPrompt>& prompts_;
   const std::string label_;
+  const size_t weights_;
   Engine engine_;
+  const size_t resting_;
   Buffer fence_;
   std::vector<Row> rows_;
 };
@@ -359,13 +326,16 @@ class Writer {
       };
       const double p50 = median(row.seconds);
       const Interval around = median_interval(row.seconds, settings_.seed);
+      const bool intervals = static_cast<int64_t>(row.seconds.size()) >= kSamplesForInterval;
       value("p50", 1e3 * p50, "ms");
-      value("p50_low", 1e3 * around.low, "ms");
-      value("p50_high", 1e3 * around.high, "ms");
+      if (intervals) {
+        value("p50_low", 1e3 * around.low, "ms");
+        value("p50_high", 1e3 * around.high, "ms");
+      }
       line.y.push_back(1e3 * p50);
       std::vector<Cell> cells = {cell.label(), row.mode->mode.name, row.mode->cache.name(),
                                  milliseconds(p50),
-                                 between(milliseconds(around.low), milliseconds(around.high))};
+                                 intervals ? between(milliseconds(around.low), milliseconds(around.high)) : "–"};
       for (const auto& [tag, p] : {std::pair{"p90", 0.9}, {"p99", 0.99}}) {
         if (static_cast<int64_t>(row.seconds.size()) < samples_for(p)) {
           cells.emplace_back("–");
@@ -382,10 +352,12 @@ class Writer {
         const double ratio = median(base->seconds) / p50;
         const Interval of = ratio_interval(base->seconds, row.seconds, settings_.seed);
         value(tag, ratio, "times");
-        value(str(tag, "_low").c_str(), of.low, "times");
-        value(str(tag, "_high").c_str(), of.high, "times");
+        if (intervals) {
+          value(str(tag, "_low").c_str(), of.low, "times");
+          value(str(tag, "_high").c_str(), of.high, "times");
+        }
         cells.emplace_back(times(ratio));
-        cells.emplace_back(between(times(of.low), times(of.high)));
+        cells.emplace_back(intervals ? between(times(of.low), times(of.high)) : "–");
         ratios_[str(tag, ".geomean.", name)].push_back(ratio);
       }
       value("gate", row.gate, "bounds");
@@ -393,6 +365,7 @@ class Writer {
       times_.rows.push_back(std::move(cells));
       add_reuse(cell, row, value);
       add_profile(cell, row, value);
+      add_memory(cell, row, value);
     }
     chart_.series.push_back(std::move(line));
   }
@@ -405,8 +378,8 @@ class Writer {
         result_.values.push_back(
             {tag, std::exp(logs / static_cast<double>(ratios.size())), "times"});
       }
-    result_.tables = {std::move(times_), std::move(reuse_)};
-    if (!profile_.rows.empty()) result_.tables.push_back(std::move(profile_));
+    result_.tables = {std::move(times_), std::move(reuse_), std::move(profile_)};
+    if (!memory_.rows.empty()) result_.tables.push_back(std::move(memory_));
     result_.charts = {std::move(chart_)};
     result_.note = note();
     return std::move(result_);
@@ -446,7 +419,6 @@ class Writer {
   }
 
   void add_profile(const CellRun& cell, const Row& row, const AddValue& value) {
-    if (row.profile.empty()) return;
     double rest = row.profiled;
     const auto line = [&](const std::string& operation, double seconds) {
       const double share = seconds / row.profiled;
@@ -458,13 +430,37 @@ class Writer {
         cells.emplace_back(least == row.plans[0].limits.end() ? "–" : milliseconds(least->second));
       profile_.rows.push_back(std::move(cells));
     };
-    for (const auto& [operation, seconds] : row.profile) {
+    const auto part = [&](const std::string& operation, double seconds) {
       line(operation, seconds);
       rest -= seconds;
-    }
+    };
+    part("match", row.host.match);
+    part("load", row.host.load);
+    for (const auto& [operation, seconds] : row.profile) part(operation, seconds);
+    part("store", row.host.store);
     line("rest", rest);
     profile_.heads = {"cell", "mode and cache", "operation", "ms", "share of the run"};
     if (limits_) profile_.heads.emplace_back("limit ms");
+  }
+
+  // What is in use at the peak, by owner; what no pool owns belongs to the forwards.
+  void add_memory(const CellRun& cell, const Row& row, const AddValue& value) {
+    if (row.peak == 0) return;
+    const Pools& pools = cell.pools();
+    const auto mib = [](double bytes) { return bytes / (1 << 20); };
+    const std::pair<const char*, double> owners[] = {
+        {"weights", static_cast<double>(cell.weights())},
+        {"pages", static_cast<double>(pools.sizes.pages * pools.page_bytes())},
+        {"operators", static_cast<double>(pools.sizes.operator_slots * pools.operator_bytes())},
+        {"states", static_cast<double>(pools.sizes.state_slots * pools.state_bytes())},
+        {"activations", static_cast<double>(row.peak) - static_cast<double>(cell.resting())},
+        {"peak", static_cast<double>(row.peak)}};
+    std::vector<Cell>& cells = memory_.rows.emplace_back();
+    cells = {cell.label(), row.mode->name()};
+    for (const auto& [owner, bytes] : owners) {
+      value(str("memory.", owner).c_str(), mib(bytes), "MiB");
+      cells.emplace_back(mib(bytes), Format::fixed);
+    }
   }
 
   std::string note() const {
@@ -485,8 +481,8 @@ class Writer {
         "round in a random order; cache state made before and not timed. × full, × prefix: how "
         "many times the median "
         "of the first such mode is that of the row. 95 %: percentile bootstrap over rounds, ";
-    text += str(kResamples, " resamples. p90 needs ", samples_for(0.9), " times, p99 ",
-                samples_for(0.99),
+    text += str(kResamples, " resamples, from ", kSamplesForInterval, " times on. p90 needs ",
+                samples_for(0.9), " times, p99 ", samples_for(0.99),
                 ". Counters of every timed run were as planned; logits from the cache as cold, in "
                 "units of what a batch "
                 "may change.");
@@ -502,12 +498,15 @@ class Writer {
   bool limits_ = false;
   Result result_;
   Table times_{kTimes, {}, {}}, reuse_{"Proof of reuse, tokens of all prompts", {}, {}},
-      profile_{"Where the time goes: one run, its operations timed one by one", {}, {}};
+      profile_{"Where the time goes: one run, its operations timed one by one", {}, {}},
+      memory_{"Memory at the peak of a timed run, MiB",
+              {"cell", "mode and cache", "weights", "K, V pages", "operators", "states", "activations", "peak"},
+              {}};
   Chart chart_{.title = "Median time to first token", .kind = ChartKind::bar};
   std::map<std::string, std::vector<double>> ratios_;  // by tag, over cells
 };
 
-Result run(const Settings& settings, Shelf& shelf, const ProgressFn& progress) {
+Result run(const Settings& settings, ModelShelf& shelf, const ProgressFn& progress) {
   try {
     const Model& model = shelf.open(settings.choice);
     Writer writer(settings, model);
@@ -548,7 +547,51 @@ Workload read_workload(const nlohmann::json& json, const std::string& where) {
   return w;
 }
 
+// States for the builds of any of the segments, in any order: at worst the short ones follow one another.
+int64_t most_build_states(const CellPrompt& prompt, int32_t chunk) {
+  std::vector<int64_t> lengths;
+  for (const Tokens& segment : prompt.segments) lengths.push_back(static_cast<int64_t>(segment.size()));
+  lengths.pop_back();  // the question
+  std::sort(lengths.begin(), lengths.end());
+  BuildStates builds(chunk);
+  for (const int64_t length : lengths) builds.next(length);
+  return std::min<int64_t>(builds.count() + 1, static_cast<int64_t>(lengths.size()));
+}
+
+bool from_data(const CellPrompts& prompts, const std::string& data) {
+  return !data.empty() && prompts.source == data;
+}
+
 }  // namespace
+
+EngineOptions engine_options(const std::vector<CellPrompt>& prompts, const std::vector<CellMode>& modes,
+                             int32_t chunk) {
+  using Kind = CacheState::Kind;
+  constexpr int64_t kSnapshots = 64;  // of a prefix cache that only has to find the first ones
+  EngineOptions options;
+  options.max_rows = chunk;
+  PoolSizes& pools = options.pools;
+  pools.state_slots = pools.operator_slots = pools.pages = 1;
+  for (const CellPrompt& prompt : prompts)
+    for (const CellMode& mode : modes) {
+      const auto segments = static_cast<int64_t>(prompt.segments.size()) - 1;  // without the question
+      const int64_t tokens = token_count(prompt), seams = mode.mode.head + mode.mode.tail;
+      int64_t states = 1, operators = 0, pages = (tokens + 1) / pools.page_size + 2;
+      if (mode.mode.reuse == Reuse::prefix) {
+        const bool whole = mode.cache.kind == Kind::warm_prefix;
+        states += 1 + (whole ? segments : std::min(segments, kSnapshots));
+      }
+      if (mode.mode.reuse == Reuse::segments) {
+        states += most_build_states(prompt, chunk);
+        operators = segments;
+        pages += segments * (seams + pools.page_size) / pools.page_size;
+      }
+      pools.state_slots = std::max(pools.state_slots, states);
+      pools.operator_slots = std::max(pools.operator_slots, operators);
+      pools.pages = std::max(pools.pages, pages);
+    }
+  return options;
+}
 
 Work prepare(const SuiteCase& suite_case, const std::string& where, const DriverContext& context,
              std::function<void(Engine&)> primed) {
@@ -577,7 +620,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
       1e12 * static_cast<double>(parameters.integer("matmul_tflops", 780, 1, 1 << 24))};
   parameters.refuse_others();
   const ModelSpec spec = spec_of(settings->choice.model);
-  std::vector<std::string> labels;
+  std::vector<std::string> labels, datasets;
   for (size_t i = 0; i < cells.size(); ++i) {
     const std::string at = str(place, ".cells[", i, "]");
     const Workload workload = read_workload(cells[i], at);
@@ -588,10 +631,17 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
     for (const CellMode& mode : settings->modes)
       for (const CellPrompt& prompt : prompts.prompts)
         priming(prompt, mode.cache);  // refuses what cannot miss
+    if (!workload.dataset.empty() && !from_data(prompts, context.data)) datasets.push_back(workload.dataset);
     settings->cells.emplace_back(workload, std::move(prompts));
   }
+  // In a case of several datasets the others keep their random tokens; none at all is a mistake.
+  const bool used = std::any_of(settings->cells.begin(), settings->cells.end(),
+                                [&](const auto& cell) { return from_data(cell.second, context.data); });
+  if (!context.data.empty() && !datasets.empty() && !used)
+    fail(context.data, ": rows of ", dataset_of(context.data), ", not of ", datasets.front(),
+         "; without --data its tokens are random");
   settings->primed = std::move(primed);
-  return [settings, shelf = Shelf::shared()](const ProgressFn& progress) {
+  return [settings, shelf = ModelShelf::shared()](const ProgressFn& progress) {
     return run(*settings, *shelf, progress);
   };
 }

@@ -3,14 +3,20 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "harness/driver.h"
+#include "harness/measure/workload.h"
 #include "serving/engine.h"
 
 namespace hypic::ttft {
 
 // The title of the table of times in a report.
 inline constexpr const char* kTimes = "Time to first token";
+
+// Pools for the prompts of a cell one by one: for what any of the modes, on its cache state, holds at once.
+EngineOptions engine_options(const std::vector<CellPrompt>& prompts, const std::vector<CellMode>& modes,
+                             int32_t chunk);
 
 // As prepare_ttft; `primed` is called after each priming. Tests only: what changes the cache there
 // must not go unseen.

@@ -192,6 +192,8 @@ CellPrompts cell_prompts(const Workload& w, const std::string& model, const Mode
   return all;
 }
 
+std::string dataset_of(const std::string& data) { return load_dataset(data).front().dataset; }
+
 std::string CacheState::name() const {
   switch (kind) {
     case Kind::cold:

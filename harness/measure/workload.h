@@ -47,6 +47,9 @@ std::vector<std::string> dataset_shapes();
 CellPrompts cell_prompts(const Workload& workload, const std::string& model, const ModelSpec& spec,
                          const std::string& data);
 
+// The dataset that the rows of a file are of. Error: a bad file.
+std::string dataset_of(const std::string& data);
+
 // What the cache has seen before a timed run.
 struct CacheState {
   enum class Kind : uint8_t {
