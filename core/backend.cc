@@ -2,9 +2,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
+#include "core/check.h"
+
 namespace hypic {
+namespace {
+
+constexpr std::align_val_t kHostAlignment{64};
+
+}  // namespace
+
+void* Backend::allocate_host(size_t bytes) {
+  void* memory = ::operator new(bytes, kHostAlignment, std::nothrow);
+  if (!memory) throw OutOfMemory(str("out of host memory: ", bytes, " bytes"));
+  return memory;
+}
+void Backend::release_host(void* memory) noexcept { ::operator delete(memory, kHostAlignment); }
+void Backend::upload_async(const Tensor& to, const void* from) { upload(to, from); }
+void Backend::download_async(void* to, const Tensor& from) { download(to, from); }
+std::unique_ptr<Event> Backend::record() { return nullptr; }
 
 void Backend::replay(const std::string&, const std::function<void()>& enqueue) { enqueue(); }
 

@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -290,6 +291,14 @@ struct Rows {
   Tensor logit_rows;  // [n] i32
 };
 
+// A point in the order of operations of a backend, which it must not outlive. For any thread.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool done() = 0;  // whether all that was enqueued before it is done
+  virtual void wait() = 0;  // until it is
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -315,6 +324,16 @@ class Backend {
   // Same shape and dtype; of up to three axes, the last one contiguous.
   virtual void copy(const Tensor& to, const Tensor& from) = 0;
   virtual void fill_zero(const Tensor& tensor) = 0;
+
+  // Host memory that the device copies from and to directly: pinned, where that exists. Error when there is none left.
+  virtual void* allocate_host(size_t bytes);
+  virtual void release_host(void* memory) noexcept;
+  // As upload and download, in order with the other operations; from and to memory of allocate_host without waiting, so
+  // it stays as it is until an event that is recorded afterwards is done. By default they wait.
+  virtual void upload_async(const Tensor& to, const void* from);
+  virtual void download_async(void* to, const Tensor& from);
+  // Null where nothing is ever under way.
+  virtual std::unique_ptr<Event> record();
 
   // The chain table of the operations that follow; it must outlive them.
   virtual Rows begin(const ChainTable& table) = 0;

@@ -32,6 +32,26 @@
 namespace hypic::cuda {
 namespace {
 
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(cudaStream_t stream) {
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "an event");
+    const cudaError_t error = cudaEventRecord(event_, stream);
+    if (error != cudaSuccess) cudaEventDestroy(event_);
+    check(error, "an event");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  bool done() override {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error != cudaErrorNotReady) check(error, "an event");
+    return error == cudaSuccess;
+  }
+  void wait() override { check(cudaEventSynchronize(event_), "an event"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
@@ -105,6 +125,25 @@ class CudaBackend final : public Backend {
     HYPIC_CHECK(tensor.contiguous());
     if (tensor.bytes() > 0) check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), stream_), "fill");
   }
+
+  void* allocate_host(size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) throw OutOfMemory(str("out of host memory to pin: ", bytes, " bytes"));
+    check(error, "pinned memory");
+    return memory;
+  }
+  void release_host(void* memory) noexcept override { cudaFreeHost(memory); }
+  void upload_async(const Tensor& to, const void* from) override {
+    HYPIC_CHECK(to.contiguous());
+    if (to.bytes() > 0) check(cudaMemcpyAsync(to.data, from, to.bytes(), cudaMemcpyHostToDevice, stream_), "upload");
+  }
+  void download_async(void* to, const Tensor& from) override {
+    HYPIC_CHECK(from.contiguous());
+    if (from.bytes() > 0)
+      check(cudaMemcpyAsync(to, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_), "download");
+  }
+  std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(stream_); }
 
   Rows begin(const ChainTable& table) override {
     table_.upload(table, *staging_, stream_);

@@ -173,6 +173,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
 // Free slots; entries that are not in use make room.
 std::vector<int32_t> Engine::take(Slots& slots, int64_t count) {
   cache_.make_room(slots, count);
+  taken_[&slots] += std::max<int64_t>(count, 0);
   return slots.take(count);
 }
 
@@ -189,6 +190,25 @@ PlanInput Engine::plan_input(const Mode& mode) const {
 
 RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
                       const RunOptions& options) {
+  taken_.clear();
+  RunResult result = run_batch(requests, mode, options);
+  make_room_ahead();
+  return result;
+}
+
+// Copies of what makes room for a request go to lower tiers ahead of its first operation. So that they seldom have to,
+// as much as the last batch took is free when the next one comes, up to a share of each pool.
+void Engine::make_room_ahead() {
+  constexpr int64_t kShare = 8;
+  if (!cache_.has_lower_tiers()) return;
+  const PoolSizes& pools = options_.pools;
+  for (const auto& [slots, size] : {std::pair(&pages_, pools.pages), {&operators_, pools.operator_slots},
+                                    {&states_, pools.state_slots}})
+    cache_.make_room(*slots, std::min(taken_[slots], size / kShare));
+}
+
+RunResult Engine::run_batch(const std::vector<Request>& requests, const Mode& mode,
+                            const RunOptions& options) {
   Batch batch(*this, mode);
   require_room(requests, mode, options.keep_state);
   RunResult result;

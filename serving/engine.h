@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -91,6 +92,7 @@ class Engine {
   void flush() { cache_.flush(); }
   bool evict_one() { return cache_.evict_one(); }
   void persist() { cache_.persist(); }
+  void drain() { cache_.drain(); }
   CacheUsage usage() const { return cache_.usage(); }
   const SegmentCache& cache() const { return cache_; }
   const Pools& pools() const { return pools_; }
@@ -103,6 +105,8 @@ class Engine {
   struct Running;  // a request from admission to its last token
   class Batch;     // the requests of one run and the slots they hold
 
+  RunResult run_batch(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
+  void make_room_ahead();
   PlanInput plan_input(const Mode& mode) const;
   void check_tokens(const Tokens& tokens) const;
   void require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const;
@@ -131,6 +135,7 @@ class Engine {
   Pools pools_;
   Slots pages_, operators_, states_;
   SegmentCache cache_;
+  std::map<const Slots*, int64_t> taken_;  // by the batch at hand, beside what snapshots hold
   Buffer decode_logits_;  // [requests, vocabulary], kept so that a recorded step finds it in place
 };
 

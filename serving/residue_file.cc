@@ -4,11 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
+#include <string_view>
 
 namespace hypic {
 namespace {
@@ -18,6 +22,8 @@ static_assert(std::endian::native == std::endian::little, "numbers in the file a
 constexpr char kMagic[8] = {'h', 'y', 'p', 'i', 'c', 'R', 'E', 'S'};
 constexpr uint32_t kVersion = 1;
 constexpr int32_t kMaxSpan = 1 << 30;
+constexpr int64_t kSecond = 1'000'000'000;  // in ns
+constexpr std::string_view kUnfinished = ".part-";
 
 // The file begins with it. Behind it: token ids (int32), a TableRow per section, SHA-256 over all
 // before, payload.
@@ -88,6 +94,17 @@ std::string header_bytes(const ResidueReader& expected, const ResidueHeader& hea
   return bytes.append(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
+// Access time as it is, modification time in ns since 1970.
+class Times {
+ public:
+  explicit Times(int64_t used)
+      : times_{{0, UTIME_OMIT}, {static_cast<time_t>(used / kSecond), static_cast<long>(used % kSecond)}} {}
+  operator const timespec*() const { return times_; }
+
+ private:
+  timespec times_[2];
+};
+
 class File {
  public:
   File(const std::string& path, int flags) : path_(path) {
@@ -120,6 +137,7 @@ class File {
       done += static_cast<size_t>(n);
     }
   }
+  void set_time(int64_t used) { futimens(fd_, Times(used)); }
   void sync() { require(fsync(fd_) == 0, path_, ": cannot write: ", std::strerror(errno)); }
 
  private:
@@ -186,16 +204,19 @@ int64_t residue_file_bytes(const ResidueLayout& layout, Part part, int64_t token
 }
 
 void write_residue_file(const std::string& path, const ResidueReader& expected,
-                        const ResidueHeader& header, const std::vector<uint8_t>& payload) {
+                        const ResidueHeader& header, std::span<const uint8_t> payload, int64_t used) {
   const std::string head = header_bytes(expected, header, payload.size(),
                                         Sha256().add(payload.data(), payload.size()).digest());
   HYPIC_CHECK(static_cast<int64_t>(head.size() + payload.size()) ==
               residue_file_bytes(expected.layout, header.part, header.tokens.size()));
-  const std::string part = str(path, ".part-", getpid());
+  // Drawn, not counted: other threads, processes and machines may write into the folder, and process ids come again.
+  std::random_device random;
+  const std::string part = str(path, kUnfinished, uint64_t{random()} << 32 | random());
+  File file(part, O_WRONLY | O_CREAT | O_EXCL);
   try {
-    File file(part, O_WRONLY | O_CREAT | O_TRUNC);
     file.write(head.data(), head.size());
     file.write(payload.data(), payload.size());
+    if (used > 0) file.set_time(used);
     file.sync();
     require(std::rename(part.c_str(), path.c_str()) == 0, path,
             ": cannot write: ", std::strerror(errno));
@@ -207,6 +228,28 @@ void write_residue_file(const std::string& path, const ResidueReader& expected,
     File(std::filesystem::path(path).parent_path().string(), O_RDONLY | O_DIRECTORY).sync();
   } catch (const Error&) {
   }
+}
+
+bool is_unfinished(const std::string& name) {
+  constexpr size_t kHex = 2 * sizeof(Sha256::Digest);
+  const auto all = [](std::string_view part, auto&& is) { return std::all_of(part.begin(), part.end(), is); };
+  const std::string_view whole = name;
+  const size_t part = whole.find(str(".residue", kUnfinished));
+  if (part == name.npos || part < kHex) return false;
+  const std::string_view number = whole.substr(whole.find(kUnfinished, part) + kUnfinished.size());
+  return all(whole.substr(0, kHex), [](unsigned char c) { return std::isxdigit(c); }) &&
+         all(number, [](unsigned char c) { return std::isdigit(c); });
+}
+
+int64_t time_of(const std::string& path) {
+  constexpr int64_t kLatest = int64_t{1} << 33;  // seconds; nanoseconds must not overflow
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || info.st_mtim.tv_sec < 0 || info.st_mtim.tv_sec > kLatest) return 0;
+  return info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+}
+
+void set_time(const std::string& path, int64_t used) {
+  utimensat(AT_FDCWD, path.c_str(), Times(used), AT_SYMLINK_NOFOLLOW);
 }
 
 ResidueHeader read_residue_header(const std::string& path, const ResidueReader& expected) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,10 +43,20 @@ struct ResidueReader {
 // Bytes of the whole file.
 int64_t residue_file_bytes(const ResidueLayout& layout, Part part, int64_t tokens);
 
-// Writes beside, flushes to the disk, renames: the file appears whole or not at all.
+// Writes beside, under a name that nobody else has, flushes to the disk, renames: the file appears whole or not at all,
+// whoever else writes the same one. `used`: last use in ns since 1970, becomes its modification time; 0: now.
 // Error: cannot write, with the reason; nothing is left behind.
 void write_residue_file(const std::string& path, const ResidueReader& expected,
-                        const ResidueHeader& header, const std::vector<uint8_t>& payload);
+                        const ResidueHeader& header, std::span<const uint8_t> payload,
+                        int64_t used = 0);
+
+// Whether a file's name is one that write_residue_file gives to what it has not finished.
+bool is_unfinished(const std::string& name);
+
+// The modification time of a file, as above; 0 where there is no such file, or it has an absurd one. Setting it is best
+// effort.
+int64_t time_of(const std::string& path);
+void set_time(const std::string& path, int64_t used);
 
 // Checks all but the payload, which is not read. ForeignFile, DamagedFile, Error: cannot be read.
 ResidueHeader read_residue_header(const std::string& path, const ResidueReader& expected);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "models/spec.h"
 
@@ -142,6 +143,42 @@ TEST_F(ResidueFiles, OddKindsOfFilesAreErrors) {
   EXPECT_THROW(read_residue_header(folder_ + "/link", reader_), Error);
   ASSERT_EQ(mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
   EXPECT_THROW(read_residue_header(folder_ + "/pipe", reader_), Error);
+}
+
+// Two caches of one process, and what a process of the same id left behind.
+TEST_F(ResidueFiles, WritersDoNotDisturbEachOther) {
+  const std::string other = str(path(), ".part-", getpid());
+  std::ofstream(other) << "another's";
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i)
+    writers.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) {
+        EXPECT_NO_THROW(write_residue_file(path(), reader_, header_, payload_));
+        EXPECT_EQ(verdict(), "");
+      }
+    });
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(fs::file_size(other), 9);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);
+}
+
+TEST_F(ResidueFiles, TellWhenTheyWereUsed) {
+  constexpr int64_t kUsed = 1'700'000'000'123'456'789;
+  write_residue_file(path(), reader_, header_, payload_, kUsed);
+  EXPECT_EQ(time_of(path()), kUsed);
+  set_time(path(), kUsed + 1);
+  EXPECT_EQ(time_of(path()), kUsed + 1);
+  EXPECT_EQ(verdict(), "");
+  EXPECT_EQ(time_of(folder_ + "/none"), 0);
+}
+
+TEST(UnfinishedFiles, HaveNamesOfTheirOwn) {
+  const std::string key(64, 'a');
+  for (const char* name : {"-kv.residue.part-1", "-operator-8-0.residue.part-18446744073709551615"})
+    EXPECT_TRUE(is_unfinished(key + name)) << name;
+  for (const char* name : {"-kv.residue", "-kv.residue.part-1x", "-kv.part-1"})
+    EXPECT_FALSE(is_unfinished(key + name)) << name;
+  EXPECT_FALSE(is_unfinished("a.residue.part-1"));
 }
 
 TEST_F(ResidueFiles, AFailedWriteLeavesNothing) {

@@ -42,7 +42,7 @@ Tensor pool_tensor(const Pools& pools, const Section& section) {
 }
 
 template <class T>
-void narrow(const std::vector<T>& from, const std::vector<float>& scales, uint8_t* to) {
+void narrow_numbers(const std::vector<T>& from, const std::vector<float>& scales, uint8_t* to) {
   const int64_t per_scale = static_cast<int64_t>(from.size() / scales.size());
   for (size_t i = 0; i < from.size(); ++i) {
     const Float16 x = to_float16(static_cast<float>(from[i] / scales[i / per_scale]));
@@ -80,10 +80,10 @@ std::vector<float> head_scales(const std::vector<T>& values, int64_t heads) {
 }
 
 template <class T>
-std::vector<T> downloaded(Backend& backend, const Tensor& tensor) {
-  std::vector<T> values(tensor.size());
-  backend.download(values.data(), tensor);
-  return values;
+std::vector<T> numbers_of(const uint8_t* from, int64_t size) {
+  std::vector<T> numbers(size);
+  std::memcpy(numbers.data(), from, size * sizeof(T));
+  return numbers;
 }
 
 // Calls visit with float{} or double{}, the types that a state may have.
@@ -217,58 +217,93 @@ void for_pages(const Pools& pools, const Section& section, const std::vector<int
   HYPIC_CHECK(offset == section.bytes());
 }
 
+bool in_pages(const Section& section) { return section.what == What::k || section.what == What::v; }
+
+}  // namespace
+
 int64_t bytes_of(const std::vector<Section>& sections) {
   int64_t bytes = 0;
   for (const Section& section : sections) bytes += section.bytes();
   return bytes;
 }
 
-bool in_pages(const Section& section) { return section.what == What::k || section.what == What::v; }
-
-}  // namespace
-
-std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
-                          const std::vector<Section>& sections, const Placement& from) {
-  std::vector<uint8_t> bytes(bytes_of(sections));
-  uint8_t* to = bytes.data();
-  std::vector<float> scales;  // of the U that follows
+std::vector<Section> device_form(const Pools& pools, const std::vector<Section>& sections) {
+  std::vector<Section> form;
   for (const Section& section : sections) {
+    if (section.what == What::U_scale) continue;
+    form.push_back(section);
+    form.back().dtype = pool_tensor(pools, section).dtype;
+  }
+  return form;
+}
+
+void enqueue_download(Backend& backend, const Pools& pools, const std::vector<Section>& device_form,
+                      const Placement& from, uint8_t* to) {
+  for (const Section& section : device_form) {
     if (in_pages(section)) {
       for_pages(pools, section, from.pages,
-                [&](const Tensor& piece, int64_t offset) { backend.download(to + offset, piece); });
-    } else if (section.what == What::U_scale) {
-      visit_state(backend.state_dtype(), [&](auto type) {
-        const auto U =
-            downloaded<decltype(type)>(backend, pool_tensor(pools, section).at(from.slot));
-        scales = head_scales(U, section.size());
-      });
-      std::memcpy(to, scales.data(), section.bytes());
+                [&](const Tensor& piece, int64_t offset) { backend.download_async(to + offset, piece); });
     } else {
       const Tensor tensor = pool_tensor(pools, section).at(from.slot);
-      HYPIC_CHECK(tensor.size() == section.size(), tensor.shape_string());
-      if (tensor.dtype == section.dtype) {
-        backend.download(to, tensor);
-      } else {
-        visit_state(tensor.dtype, [&](auto type) {
-          narrow(downloaded<decltype(type)>(backend, tensor),
-                 section.what == What::U ? scales : std::vector<float>{1}, to);
-        });
-      }
+      HYPIC_CHECK(tensor.size() == section.size() && tensor.dtype == section.dtype, tensor.shape_string());
+      backend.download_async(to, tensor);
     }
     to += section.bytes();
   }
+}
+
+void narrow(const std::vector<Section>& device_form, const uint8_t* from,
+            const std::vector<Section>& sections, uint8_t* to) {
+  auto source = device_form.begin();
+  std::vector<float> scales;  // of the U that follows
+  for (const Section& section : sections) {
+    HYPIC_CHECK(source != device_form.end() && source->layer == section.layer);
+    if (section.what == What::U_scale) {
+      visit_state(source->dtype, [&](auto type) {
+        scales = head_scales(numbers_of<decltype(type)>(from, source->size()), section.size());
+      });
+      std::memcpy(to, scales.data(), section.bytes());
+    } else {
+      HYPIC_CHECK(source->what == section.what && source->size() == section.size());
+      if (source->dtype == section.dtype) {
+        std::memcpy(to, from, section.bytes());
+      } else {
+        visit_state(source->dtype, [&](auto type) {
+          narrow_numbers(numbers_of<decltype(type)>(from, source->size()),
+                         section.what == What::U ? scales : std::vector<float>{1}, to);
+        });
+      }
+      from += source->bytes();
+      ++source;
+    }
+    to += section.bytes();
+  }
+}
+
+std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
+                          const std::vector<Section>& sections, const Placement& from) {
+  const std::vector<Section> form = device_form(pools, sections);
+  std::vector<uint8_t> copied(bytes_of(form));
+  enqueue_download(backend, pools, form, from, copied.data());
+  if (const auto event = backend.record()) event->wait();
+  if (form == sections) return copied;
+  std::vector<uint8_t> bytes(bytes_of(sections));
+  narrow(form, copied.data(), sections, bytes.data());
   return bytes;
 }
 
 void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& sections,
-            const std::vector<uint8_t>& bytes, const Placement& to) {
+            std::span<const uint8_t> bytes, const Placement& to, bool lasting) {
+  const auto upload = [&](const Tensor& tensor, const uint8_t* from) {
+    lasting ? backend.upload_async(tensor, from) : backend.upload(tensor, from);
+  };
   HYPIC_CHECK(static_cast<int64_t>(bytes.size()) == bytes_of(sections));
   const uint8_t* from = bytes.data();
   std::vector<float> scales;
   for (const Section& section : sections) {
     if (in_pages(section)) {
       for_pages(pools, section, to.pages,
-                [&](const Tensor& piece, int64_t offset) { backend.upload(piece, from + offset); });
+                [&](const Tensor& piece, int64_t offset) { upload(piece, from + offset); });
     } else if (section.what == What::U_scale) {
       scales.resize(section.size());
       std::memcpy(scales.data(), from, section.bytes());
@@ -276,7 +311,7 @@ void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& se
       const Tensor tensor = pool_tensor(pools, section).at(to.slot);
       HYPIC_CHECK(tensor.size() == section.size(), tensor.shape_string());
       if (tensor.dtype == section.dtype) {
-        backend.upload(tensor, from);
+        upload(tensor, from);
       } else {
         visit_state(tensor.dtype, [&](auto type) {
           const auto wide = widened<decltype(type)>(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct Section {
 
   int64_t size() const;
   int64_t bytes() const { return size() * size_of(dtype); }
+  bool operator==(const Section&) const = default;
 };
 
 // Bytes by what they are for.
@@ -67,12 +69,25 @@ struct Placement {
   int32_t slot = kNone;        // op: operator slot; prefix: state slot
 };
 
-// Device → bytes, which waits for the device, and back. Rows of a page behind the last token are
-// neither read nor written.
+// The same tensors in the dtypes of the device.
+std::vector<Section> device_form(const Pools& pools, const std::vector<Section>& sections);
+int64_t bytes_of(const std::vector<Section>& sections);
+
+// Device → host memory in two steps: copies, in `device_form`, which Backend::download_async makes in order and
+// without waiting; then, where dtypes differ, rounding into `sections`, on the host alone. Rows of a page behind the
+// last token are not read.
+void enqueue_download(Backend& backend, const Pools& pools, const std::vector<Section>& device_form,
+                      const Placement& from, uint8_t* to);
+void narrow(const std::vector<Section>& device_form, const uint8_t* from,
+            const std::vector<Section>& sections, uint8_t* to);
+// Both at once; waits for the device.
 std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
                           const std::vector<Section>& sections, const Placement& from);
+
+// Host memory → device. `lasting`: the bytes are of Backend::allocate_host and stay until an event that is recorded
+// afterwards is done. Rows of a page behind the last token are not written.
 void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& sections,
-            const std::vector<uint8_t>& bytes, const Placement& to);
+            std::span<const uint8_t> bytes, const Placement& to, bool lasting = false);
 
 // Round to nearest even; beyond 65504 infinity, NaN stays NaN.
 Float16 to_float16(float x);

@@ -1,9 +1,5 @@
 #include "serving/segment_cache.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -16,22 +12,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+enum { kDevice, kHost, kDisk };  // tiers, from the top
+
 constexpr char kSuffix[] = ".residue";
 
-// Whether a name is that of a file which we began to write.
-bool is_leftover(const std::string& name) {
-  constexpr size_t kHex = 2 * sizeof(Sha256::Digest);
-  const size_t part = name.find(".residue.part-");
-  return part != name.npos && part >= kHex &&
-         std::all_of(name.begin(), name.begin() + kHex, [](unsigned char c) { return std::isxdigit(c); }) &&
-         std::all_of(name.begin() + part + 14, name.end(), [](unsigned char c) { return std::isdigit(c); });
-}
 constexpr size_t kMaxWarnings = 100;
-constexpr size_t kMaxFiles = 1 << 20;               // of a folder, so that a scan ends
-constexpr auto kAbandoned = std::chrono::hours(1);  // a half-written file of a process that died
+constexpr size_t kMaxFiles = 1 << 20;  // of a folder, so that a scan ends
+// A half-written file of a process that died, in ns.
+constexpr int64_t kAbandoned = std::chrono::nanoseconds(std::chrono::hours(1)).count();
+
+int64_t now() {  // in ns since 1970
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(system_clock::now().time_since_epoch()).count();
+}
 
 const CacheOptions& checked(const CacheOptions& options) {
-  require(options.budget_bytes >= 0 && options.host_bytes >= 0 && options.disk_bytes >= 0,
+  require(options.budget_bytes >= 0 && options.host_bytes >= 0 && options.disk_bytes >= 0 && options.queue_bytes >= 0,
           "byte limits of the segment cache cannot be negative");
   require(options.disk_folder.empty() || options.disk_bytes > 0,
           "a disk folder of the segment cache needs disk_bytes above 0");
@@ -45,18 +41,22 @@ struct SegmentCache::Entry {
   Id id;
   Tokens tokens;
   int32_t built_at = 0;
-  int64_t used = 0;  // when last; distinct
+  int64_t used = 0;  // when last, in ns since 1970; distinct
   int32_t pins = 0;
   bool flushed = false;
 
-  // Where it is: on the device or in host memory, or in neither; beside that perhaps in a file.
+  // Where it is: on the device, in host memory, in a file. What leaves a place is read from there until it has arrived
+  // in the next.
   bool on_device = false;
   Placement placement;
-  bool on_host = false;
-  std::vector<uint8_t> payload;
+  std::shared_ptr<HostResidue> host;
+  bool on_host = false;    // the tier holds it
+  bool writing = false;    // it is becoming a file
   int64_t file_bytes = 0;  // 0: no file
+  int64_t file_time = 0;   // `used` as the file says it
 
-  bool gone() const { return !on_device && !on_host && file_bytes == 0; }
+  int tier() const { return on_device ? kDevice : host ? kHost : kDisk; }
+  bool gone() const { return !on_device && !host && file_bytes == 0; }
 };
 
 SegmentCache::SegmentCache(std::string identity, const Model& model, const Pools& pools,
@@ -73,11 +73,24 @@ SegmentCache::SegmentCache(std::string identity, const Model& model, const Pools
       max_tokens_(model.spec().max_positions),
       budget_(options.budget_bytes > 0 ? options.budget_bytes
                                        : std::numeric_limits<int64_t>::max()),
-      page_users_(pools.sizes.pages, 0) {
-  if (!options_.disk_folder.empty()) scan_folder();
+      page_users_(pools.sizes.pages, 0),
+      page_keepers_(pools.sizes.pages, 0) {
+  const bool disk = !options_.disk_folder.empty();
+  const bool queue = disk || (options_.host_bytes > 0 && options_.format != ResidueFormat::full);
+  if (queue) writer_ = std::make_unique<ResidueWriter>(reader(), options_.before_write);
+  if (has_lower_tiers())
+    arena_ = std::make_unique<HostArena>(backend_, options_.host_bytes + (queue ? options_.queue_bytes : 0));
+  if (disk) scan_folder();
 }
 
-SegmentCache::~SegmentCache() = default;
+SegmentCache::~SegmentCache() {
+  try {
+    drain();
+    set_times();
+    for (const Upload& upload : uploads_) upload.done->wait();
+  } catch (const std::exception&) {  // a device that failed; the files are whole whatever happens
+  }
+}
 
 const Tokens& SegmentCache::Pin::tokens() const { return entry_->tokens; }
 const std::vector<int32_t>& SegmentCache::Pin::pages() const { return entry_->placement.pages; }
@@ -112,8 +125,11 @@ SegmentCache::ResiduePins SegmentCache::find_residue(const Tokens& tokens, int32
   Entry* op = lookup(wanted, tokens);
   if (kv && op) {
     ResiduePins pins{pin(*kv), pin(*op)};  // both first: promoting one must not evict the other
-    if ((kv->on_device || promote(*kv)) && (op->on_device || promote(*op))) {
-      ++hits_;
+    const Need kv_need = to_promote(*kv), op_need = to_promote(*op);
+    const Need need{{}, kv_need.new_pages, op_need.operators, 0};  // one alone must not evict for nothing
+    const int from = std::max(kv->tier(), op->tier());
+    if (budget_allows(need) && slots_allow(need) && promote(*kv) && promote(*op)) {
+      count_hit(from);
       return pins;
     }
   }
@@ -127,8 +143,9 @@ std::optional<std::pair<size_t, SegmentCache::Pin>> SegmentCache::find_prefix(
     Entry* entry = lookup(id(Part::prefix, prefixes[i]), prefixes[i]);
     if (!entry) continue;
     Pin held = pin(*entry);
-    if (!entry->on_device && !promote(*entry)) continue;
-    ++hits_;
+    const int from = entry->tier();
+    if (!promote(*entry)) continue;
+    count_hit(from);
     return std::pair(i, std::move(held));
   }
   ++misses_;
@@ -166,21 +183,25 @@ bool SegmentCache::admits(Part part, const Tokens& tokens) {
 
 // Pins, and the lists of those that are not pinned.
 
+// Strictly rising, also over restarts.
+int64_t SegmentCache::tick() { return clock_ = std::max(clock_ + 1, now()); }
+
 SegmentCache::Pin SegmentCache::pin(Entry& entry) {
   unlist(entry);
-  if (entry.file_bytes > 0) {
-    on_disk_.erase(entry.used);
-    on_disk_[clock_ + 1] = &entry;
-    utimensat(AT_FDCWD, path_of(entry.id).c_str(), nullptr, 0);  // so that the next start knows
+  if (entry.file_bytes > 0) on_disk_.erase(entry.used);
+  entry.used = tick();
+  if (entry.file_bytes > 0) on_disk_[entry.used] = &entry;
+  if (entry.pins++ == 0) {
+    ++pinned_;
+    if (entry.on_device) count_kept(entry, 1);
   }
-  entry.used = ++clock_;
-  if (entry.pins++ == 0) ++pinned_;
   return {this, &entry};
 }
 
 void SegmentCache::unpin(Entry& entry) {
   if (--entry.pins > 0) return;
   --pinned_;
+  if (entry.on_device) count_kept(entry, -1);
   if (entry.flushed) {
     leave_device(entry);
     leave_host(entry);
@@ -189,6 +210,23 @@ void SegmentCache::unpin(Entry& entry) {
   }
   list(entry);
   forget_if_gone(entry);
+}
+
+// Of pinned entries on the device; sign −1: no more.
+void SegmentCache::count_kept(const Entry& entry, int32_t sign) {
+  for (const int32_t page : entry.placement.pages) {
+    const bool held = page_keepers_[page] > 0;
+    page_keepers_[page] += sign;
+    kept_.pages += (page_keepers_[page] > 0) - held;
+  }
+  kept_.operators += sign * (entry.id.part == Part::op);
+  kept_.states += sign * (entry.id.part == Part::prefix);
+}
+
+void SegmentCache::count_hit(int from) {
+  ++hits_;
+  host_hits_ += from == kHost;
+  disk_hits_ += from == kDisk;
 }
 
 void SegmentCache::list(Entry& entry) {
@@ -223,7 +261,7 @@ void SegmentCache::place(const Id& id, const Tokens& tokens, Placement placement
     entry->id = id;
     entry->tokens = tokens;
     entry->built_at = built_at;
-    entry->used = ++clock_;
+    entry->used = tick();
   }
   enter_device(*entry, std::move(placement));
   list(*entry);
@@ -235,6 +273,7 @@ void SegmentCache::enter_device(Entry& entry, Placement placement) {
   for (const int32_t page : entry.placement.pages) held_.pages += page_users_[page]++ == 0;
   held_.operators += entry.id.part == Part::op;
   held_.states += entry.id.part == Part::prefix;
+  if (entry.pins > 0) count_kept(entry, 1);
 }
 
 void SegmentCache::leave_device(Entry& entry) {
@@ -251,9 +290,9 @@ void SegmentCache::leave_device(Entry& entry) {
 
 void SegmentCache::leave_host(Entry& entry) {
   if (!entry.on_host) return;
-  host_bytes_ -= static_cast<int64_t>(entry.payload.size());
-  entry.payload = {};
+  host_bytes_ -= stored_bytes(entry);
   entry.on_host = false;
+  if (!entry.writing) entry.host.reset();
 }
 
 bool SegmentCache::insert_residue(const Tokens& tokens, int32_t first, int32_t tail,
@@ -267,7 +306,7 @@ bool SegmentCache::insert_residue(const Tokens& tokens, int32_t first, int32_t t
   const bool new_op = !kept_op || !kept_op.entry_->on_device;
   bool fits = false;
   try {
-    fits = fit([&] { return (new_kv ? page_cost(pages) : 0) + (new_op ? pools_.operator_bytes() : 0); });
+    fits = fit({.pages = new_kv ? pages : std::span<const int32_t>(), .operators = new_op});
   } catch (...) {  // they are ours by now
     pages_.give_back(pages);
     operators_.give_back(op);
@@ -292,7 +331,7 @@ bool SegmentCache::insert_prefix(const Tokens& tokens, std::vector<int32_t> page
   const bool there = kept && kept.entry_->on_device;
   bool fits = false;
   try {
-    fits = !there && fit([&] { return page_cost(pages) + pools_.state_bytes(); });
+    fits = !there && fit({.pages = pages, .states = 1});
   } catch (...) {  // they are ours by now
     pages_.give_back(pages);
     states_.give_back(state);
@@ -309,15 +348,21 @@ bool SegmentCache::insert_prefix(const Tokens& tokens, std::vector<int32_t> page
   return there;
 }
 
-// Evicts until `cost` more bytes, which may change with what is evicted, stay within the budget.
-template <class Cost>
-bool SegmentCache::fit(const Cost& cost) {
-  for (;;) {
-    const int64_t bytes = cost();
-    if (bytes > budget_) return false;
-    if (bytes == 0 || device_bytes() <= budget_ - bytes) return true;
-    if (!evict_one()) return false;
-  }
+// Whether what is pinned leaves as much of the budget.
+bool SegmentCache::budget_allows(const Need& need) const {
+  int64_t pages = kept_.pages + need.new_pages;
+  for (const int32_t page : need.pages) pages += page_keepers_.at(page) == 0;
+  return pages * pools_.page_bytes() + (kept_.operators + need.operators) * pools_.operator_bytes() +
+             (kept_.states + need.states) * pools_.state_bytes() <=
+         budget_;
+}
+
+// Evicts until it stays within the budget; nothing where even that were too little.
+bool SegmentCache::fit(const Need& need) {
+  if (cost(need) == 0) return true;
+  if (!budget_allows(need)) return false;
+  while (device_bytes() > budget_ - cost(need)) HYPIC_CHECK(evict_one());  // the cost may change: pages are shared
+  return true;
 }
 
 bool SegmentCache::evict_one() {
@@ -326,49 +371,55 @@ bool SegmentCache::evict_one() {
   return true;
 }
 
+// Slots that are free, or would be if everything that is not pinned were evicted.
+int64_t SegmentCache::most_available(const Slots& slots) const {
+  if (&slots == &operators_) return slots.available() + held_.operators - kept_.operators;
+  if (&slots == &states_) return slots.available() + held_.states - kept_.states;
+  int64_t pages = slots.available();
+  for (size_t page = 0; page < page_users_.size(); ++page)
+    pages += page_users_[page] > 0 && page_keepers_[page] == 0 &&
+             slots.owners(static_cast<int32_t>(page)) == page_users_[page];
+  return pages;
+}
+
+bool SegmentCache::slots_allow(const Need& need) const {
+  const auto allows = [&](const Slots& slots, int64_t count) {
+    return slots.available() >= count || most_available(slots) >= count;
+  };
+  return allows(pages_, need.new_pages) && allows(operators_, need.operators) && allows(states_, need.states);
+}
+
 void SegmentCache::make_room(const Slots& slots, int64_t count) {
-  if (slots.available() >= count) return;
-  const auto held = [&](const Entry& entry) -> int64_t {
-    if (&slots == &pages_) return static_cast<int64_t>(entry.placement.pages.size());
+  if (slots.available() >= count || most_available(slots) < count) return;
+  const auto holds = [&](const Entry& entry) {
+    if (&slots == &pages_) return !entry.placement.pages.empty();
     return entry.id.part == (&slots == &operators_ ? Part::op : Part::prefix);
   };
   std::vector<Entry*> victims;
-  int64_t most = slots.available();  // shared pages may give less
-  for (const auto& [used, entry] : on_device_) {
-    if (held(*entry) == 0) continue;
-    victims.push_back(entry);
-    most += held(*entry);
-  }
-  if (most < count) return;
+  for (const auto& [used, entry] : on_device_)
+    if (holds(*entry)) victims.push_back(entry);
   for (Entry* entry : victims) {
     if (slots.available() >= count) return;
     demote(*entry);
   }
 }
 
-std::vector<uint8_t> SegmentCache::payload_of(Entry& entry) {
-  return entry.on_host
-             ? entry.payload
-             : pack(backend_, pools_,
-                    layout_.sections(entry.id.part, static_cast<int64_t>(entry.tokens.size())),
-                    entry.placement);
-}
-
-// From the device to host memory, else to disk, else away.
+// From the device to host memory, else to disk, else away. Waits for nothing but memory: copies are enqueued ahead of
+// whatever takes the slots next, files are the writer's.
 void SegmentCache::demote(Entry& entry) {
   HYPIC_CHECK(entry.on_device && entry.pins == 0);
+  collect();
   const int64_t bytes = stored_bytes(entry);
-  const bool host = bytes <= options_.host_bytes;
-  const bool disk = !options_.disk_folder.empty() && entry.file_bytes == 0;
-  std::vector<uint8_t> payload;
-  if (host || disk) payload = payload_of(entry);
-  const bool to_host = host && make_host_room(bytes);
-  if (!to_host && disk) write_file(entry, payload);
+  bool to_host = bytes <= options_.host_bytes && make_host_room(bytes);
+  if (to_host || wants_file(entry)) {
+    const bool sent = send_down(entry, to_host);
+    dropped_ += !sent;
+    to_host = to_host && sent;
+  }
   unlist(entry);  // only now: what may throw is done
   leave_device(entry);
   if (to_host) {
     entry.on_host = true;
-    entry.payload = std::move(payload);
     host_bytes_ += bytes;
   }
   demoted_ += !entry.gone();
@@ -386,58 +437,121 @@ bool SegmentCache::make_host_room(int64_t bytes) {
 }
 
 void SegmentCache::demote_to_disk(Entry& entry) {
-  if (!options_.disk_folder.empty() && entry.file_bytes == 0) write_file(entry, entry.payload);
+  if (wants_file(entry)) dropped_ += !send_down(entry, false);
   unlist(entry);
   leave_host(entry);
   demoted_ += !entry.gone();
   forget_if_gone(entry);
 }
 
-// To the device; the entry is pinned. False where there is no room, or its file turns out bad.
-bool SegmentCache::promote(Entry& entry) {
-  HYPIC_CHECK(entry.pins > 0 && !entry.on_device);
-  const Part part = entry.id.part;
-  const int64_t tokens = static_cast<int64_t>(entry.tokens.size());
-  std::vector<uint8_t> from_file;
-  if (!entry.on_host) {
-    try {
-      from_file = read_residue_payload(path_of(entry.id), reader(),
-                                       {part, entry.id.first, entry.id.tail, 0, entry.tokens});
-    } catch (const ForeignFile& error) {
-      warn(str(error.what(), "; it was ours before"));
-      disk_bytes_ -= entry.file_bytes;
-      on_disk_.erase(entry.used);
-      entry.file_bytes = 0;
-      return false;
-    } catch (const DamagedFile& error) {
-      warn(str(error.what(), "; ignored"));
-      remove_file(entry);
-      return false;
-    } catch (const Error& error) {  // it may be read another time
-      warn(str(error.what(), "; left alone"));
-      return false;
-    }
+// Copies an entry from the device unless host memory has it already, and hands it to the writer where it is to become
+// a file or to take another form. False, and nothing is changed, where what is under way leaves no room for that.
+bool SegmentCache::send_down(Entry& entry, bool to_host) {
+  const std::vector<Section> sections = sections_of(entry);
+  const int64_t file = to_host ? 0 : file_bytes(entry);
+  int64_t queued = to_host ? 0 : stored_bytes(entry);
+  if (!entry.host) {
+    const std::vector<Section> form = device_form(pools_, sections);
+    if (form != sections) queued += bytes_of(form);
   }
-  const int64_t page_size = pools_.sizes.page_size;
-  const int64_t pages = part == Part::op ? 0 : (tokens + page_size - 1) / page_size;
-  Slots* slots = part == Part::op ? &operators_ : part == Part::prefix ? &states_ : nullptr;
-  const int64_t bytes =
-      pages * pools_.page_bytes() +
-      (slots ? slots == &states_ ? pools_.state_bytes() : pools_.operator_bytes() : 0);
-  if (!fit([&] { return bytes; })) return false;
-  make_room(pages_, pages);
-  if (slots) make_room(*slots, 1);
-  if (pages_.available() < pages || (slots && slots->available() < 1)) return false;
+  if (queued > 0 && queued_bytes_ > options_.queue_bytes - queued) return false;
+  if (file > 0 && !make_disk_room(file)) return false;
+  if (!entry.host) {
+    const auto download = [&] {
+      return HostResidue::download(backend_, pools_, *arena_, entry.id.part, sections, entry.placement);
+    };
+    entry.host = download();
+    // Gaps may leave no stretch for it. Where nothing is ever under way, entries make room at once.
+    while (!entry.host && !writer_ && !on_host_.empty()) {
+      demote_to_disk(*on_host_.begin()->second);
+      entry.host = download();
+    }
+    if (!entry.host) return false;
+  }
+  if (queued == 0) return true;
+  ResidueWriter::Job job{.residue = entry.host, .path = {}, .header = {}};
+  if (file > 0) {
+    job.path = path_of(entry.id);
+    job.header = header_of(entry);
+    job.used = entry.used;
+    entry.writing = true;
+  }
+  under_way_.push_back({file > 0 ? &entry : nullptr, queued, file, entry.used});
+  queued_bytes_ += queued;
+  writing_bytes_ += file;
+  writer_->push(std::move(job));
+  return true;
+}
 
-  Placement placement{pages_.take(pages), slots ? slots->take() : kNone};
+// Books what has arrived since the last time.
+void SegmentCache::collect() {
+  while (!uploads_.empty() && uploads_.front().done->done()) uploads_.pop_front();
+  if (!writer_) return;
+  for (const std::string& failure : writer_->done()) {
+    const UnderWay one = under_way_.front();
+    under_way_.pop_front();
+    queued_bytes_ -= one.host_bytes;
+    writing_bytes_ -= one.file_bytes;
+    if (!failure.empty()) warn(failure);
+    if (!one.entry) continue;
+    Entry& entry = *one.entry;
+    entry.writing = false;
+    if (failure.empty()) {
+      entry.file_bytes = one.file_bytes;
+      entry.file_time = one.used;
+      disk_bytes_ += one.file_bytes;
+      on_disk_[entry.used] = &entry;
+    }
+    if (!entry.on_host) entry.host.reset();
+    forget_if_gone(entry);
+  }
+}
+
+void SegmentCache::drain() {
+  if (writer_) writer_->drain();
+  collect();
+}
+
+SegmentCache::Need SegmentCache::to_promote(const Entry& entry) const {
+  if (entry.on_device) return {};
+  const int64_t page_size = pools_.sizes.page_size;
+  const int64_t pages = (static_cast<int64_t>(entry.tokens.size()) + page_size - 1) / page_size;
+  const Part part = entry.id.part;
+  return {{}, part == Part::op ? 0 : pages, part == Part::op, part == Part::prefix};
+}
+
+// To the device, if it is not there; the entry is pinned. False where there is no room, or its file turns out bad.
+bool SegmentCache::promote(Entry& entry) {
+  HYPIC_CHECK(entry.pins > 0);
+  if (entry.on_device) return true;
+  collect();
+  const Need need = to_promote(entry);
+  if (!budget_allows(need) || !slots_allow(need)) return false;
+  std::optional<std::vector<uint8_t>> file;
+  if (!entry.host) {
+    file = read_file(entry);
+    if (!file) return false;
+  }
+  // Room that is made may end the way to disk, so the memory is held here.
+  const std::shared_ptr<HostResidue> host = entry.host;
+  if (!fit(need)) return false;
+  Slots* slots = need.operators > 0 ? &operators_ : need.states > 0 ? &states_ : nullptr;
+  make_room(pages_, need.new_pages);
+  if (slots) make_room(*slots, 1);
+  HYPIC_CHECK(pages_.available() >= need.new_pages && (!slots || slots->available() > 0));
+
+  Placement placement{pages_.take(need.new_pages), slots ? slots->take() : kNone};
   try {
-    unpack(backend_, pools_, layout_.sections(part, tokens),
-           entry.on_host ? entry.payload : from_file, placement);
+    if (host)
+      unpack(backend_, pools_, sections_of(entry), host->bytes(), placement, true);
+    else
+      unpack(backend_, pools_, sections_of(entry), *file, placement);
   } catch (...) {
     pages_.give_back(placement.pages);
     if (slots) slots->give_back(placement.slot);
     throw;
   }
+  if (auto done = host ? backend_.record() : nullptr) uploads_.push_back({std::move(done), host});
   leave_host(entry);
   enter_device(entry, std::move(placement));
   ++promoted_;
@@ -445,9 +559,10 @@ bool SegmentCache::promote(Entry& entry) {
 }
 
 void SegmentCache::flush() {
+  drain();  // nothing may appear in the folder afterwards
   for (auto& [id, owned] : entries_) {
     Entry& entry = *owned;
-    if (entry.file_bytes > 0) unlink(path_of(id).c_str());
+    if (entry.file_bytes > 0) writer_->remove(path_of(id));
     disk_bytes_ -= entry.file_bytes;
     entry.file_bytes = 0;
     entry.flushed = true;
@@ -464,6 +579,7 @@ void SegmentCache::flush() {
   on_disk_.clear();
   seen_.clear();
   seen_at_.clear();
+  drain();
 }
 
 // Files.
@@ -478,28 +594,70 @@ ResidueReader SegmentCache::reader() const {
   return {Sha256().add(identity_).digest(), layout_, max_tokens_};
 }
 
-// False, with a warning, where the disk does not take it: the cache works on without.
-bool SegmentCache::write_file(Entry& entry, const std::vector<uint8_t>& payload) {
-  const int64_t bytes =
-      residue_file_bytes(layout_, entry.id.part, static_cast<int64_t>(entry.tokens.size()));
+ResidueHeader SegmentCache::header_of(const Entry& entry) const {
+  return {entry.id.part, entry.id.first, entry.id.tail, entry.built_at, entry.tokens};
+}
+
+// Whether it should become a file where it leaves host memory.
+bool SegmentCache::wants_file(const Entry& entry) const {
+  return !options_.disk_folder.empty() && entry.file_bytes == 0 && !entry.writing;
+}
+
+// The oldest files make room, those that are only being written among them. False where that is not enough.
+bool SegmentCache::make_disk_room(int64_t bytes) {
   if (bytes > options_.disk_bytes) return false;
-  while (disk_bytes_ > options_.disk_bytes - bytes) remove_file(*on_disk_.begin()->second);
-  try {
-    write_residue_file(path_of(entry.id), reader(),
-                       {entry.id.part, entry.id.first, entry.id.tail, entry.built_at, entry.tokens},
-                       payload);
-  } catch (const Error& error) {
-    warn(error.what());
-    return false;
+  while (disk_bytes_ + writing_bytes_ > options_.disk_bytes - bytes) {
+    const auto older = [](const UnderWay& a, const UnderWay& b) {
+      return a.entry && (!b.entry || a.entry->used < b.entry->used);
+    };
+    const auto one = std::min_element(under_way_.begin(), under_way_.end(), older);
+    const bool writing = one != under_way_.end() && one->entry;
+    if (writing && (on_disk_.empty() || one->entry->used < on_disk_.begin()->first))
+      renounce_file(*one);
+    else
+      remove_file(*on_disk_.begin()->second);
   }
-  entry.file_bytes = bytes;
-  disk_bytes_ += bytes;
-  on_disk_[entry.used] = &entry;
   return true;
 }
 
+// The writer goes in order, so a file that is yet to come is removed before the next one.
+void SegmentCache::renounce_file(UnderWay& one) {
+  Entry& entry = *std::exchange(one.entry, nullptr);
+  writing_bytes_ -= std::exchange(one.file_bytes, 0);
+  writer_->remove(path_of(entry.id));
+  entry.writing = false;
+  if (!entry.on_host) entry.host.reset();
+  forget_if_gone(entry);
+}
+
+// The payload of an entry's file; nothing, with a warning, where that is of no use.
+std::optional<std::vector<uint8_t>> SegmentCache::read_file(Entry& entry) {
+  if (entry.file_bytes == 0) return std::nullopt;  // it had to make room
+  const std::string path = path_of(entry.id);
+  try {
+    return read_residue_payload(path, reader(), header_of(entry));
+  } catch (const ForeignFile& error) {
+    warn(str(error.what(), "; it was ours before"));
+    lose_file(entry);
+  } catch (const DamagedFile& error) {
+    warn(str(error.what(), "; ignored"));
+    remove_file(entry);
+  } catch (const Error& error) {
+    std::error_code ignored;
+    const bool there = fs::exists(fs::symlink_status(path, ignored));
+    warn(str(error.what(), there ? "; left alone" : "; ignored"));  // the former may be read another time
+    if (!there) lose_file(entry);
+  }
+  return std::nullopt;
+}
+
 void SegmentCache::remove_file(Entry& entry) {
-  unlink(path_of(entry.id).c_str());
+  writer_->remove(path_of(entry.id));
+  lose_file(entry);
+}
+
+// The file is no longer the entry's.
+void SegmentCache::lose_file(Entry& entry) {
   disk_bytes_ -= entry.file_bytes;
   on_disk_.erase(entry.used);
   entry.file_bytes = 0;
@@ -508,10 +666,39 @@ void SegmentCache::remove_file(Entry& entry) {
 
 void SegmentCache::persist() {
   if (options_.disk_folder.empty()) return;
+  drain();
   Order without_file;  // the oldest first, so that the latest stay where the disk is too small
   for (const auto& [id, entry] : entries_)
     if (entry->file_bytes == 0) without_file[entry->used] = entry.get();
-  for (const auto& [used, entry] : without_file) write_file(*entry, payload_of(*entry));
+  for (const auto& [used, entry] : without_file) {
+    const int64_t bytes = file_bytes(*entry);
+    if (!make_disk_room(bytes)) continue;
+    drain();  // files that made room are gone before this one comes
+    try {
+      if (entry->host)
+        write_residue_file(path_of(entry->id), reader(), header_of(*entry), entry->host->bytes(), used);
+      else
+        write_residue_file(path_of(entry->id), reader(), header_of(*entry),
+                           pack(backend_, pools_, sections_of(*entry), entry->placement), used);
+    } catch (const Error& error) {
+      warn(error.what());
+      continue;
+    }
+    entry->file_bytes = bytes;
+    entry->file_time = used;
+    disk_bytes_ += bytes;
+    on_disk_[used] = entry;
+  }
+  set_times();
+}
+
+// Files keep the time of their entry's last use: from when they are written, and from here.
+void SegmentCache::set_times() {
+  for (const auto& [used, entry] : on_disk_) {
+    if (entry->file_time == used) continue;
+    set_time(path_of(entry->id), used);
+    entry->file_time = used;
+  }
 }
 
 // Takes over the sound files of earlier runs, the least recently used first.
@@ -521,16 +708,13 @@ void SegmentCache::scan_folder() {
   fs::directory_iterator files(options_.disk_folder, error);
   require(!error, options_.disk_folder,
           ": cannot use the folder of the segment cache: ", error.message());
-  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::vector<std::pair<int64_t, std::string>> found;
   for (; files != fs::directory_iterator() && found.size() < kMaxFiles; files.increment(error)) {
     if (error) break;
     const std::string path = files->path().string();
-    const auto time = fs::last_write_time(path, error);
-    if (error) continue;
+    const int64_t time = time_of(path);
     if (path.ends_with(kSuffix)) found.emplace_back(time, path);
-    if (is_leftover(files->path().filename().string()) &&
-        fs::file_time_type::clock::now() - time > kAbandoned)
-      fs::remove(path, error);
+    if (is_unfinished(files->path().filename().string()) && now() - time > kAbandoned) fs::remove(path, error);
   }
   std::sort(found.begin(), found.end());
   for (const auto& [time, path] : found) {
@@ -542,9 +726,10 @@ void SegmentCache::scan_folder() {
       Entry& entry = *(entries_[id] = std::make_unique<Entry>());
       entry.id = id;
       entry.built_at = header.built_at;
-      entry.file_bytes = residue_file_bytes(layout_, id.part, header.tokens.size());
       entry.tokens = std::move(header.tokens);
-      entry.used = ++clock_;
+      entry.file_bytes = file_bytes(entry);
+      entry.file_time = time;
+      entry.used = clock_ = std::max(clock_ + 1, time);
       on_disk_[entry.used] = &entry;
       disk_bytes_ += entry.file_bytes;
     } catch (const DamagedFile& damaged) {
@@ -554,7 +739,8 @@ void SegmentCache::scan_folder() {
       warn(str(unusable.what(), "; ignored"));
     }
   }
-  while (disk_bytes_ > options_.disk_bytes) remove_file(*on_disk_.begin()->second);
+  make_disk_room(0);
+  drain();
 }
 
 void SegmentCache::warn(const std::string& line) {
@@ -570,11 +756,19 @@ int64_t SegmentCache::device_bytes() const {
          held_.states * pools_.state_bytes();
 }
 
-// Of pages that no entry holds yet.
-int64_t SegmentCache::page_cost(const std::vector<int32_t>& pages) const {
-  int64_t fresh = 0;
-  for (const int32_t page : pages) fresh += page_users_.at(page) == 0;
-  return fresh * pools_.page_bytes();
+// Bytes that the entries would then hold in addition.
+int64_t SegmentCache::cost(const Need& need) const {
+  int64_t pages = need.new_pages;
+  for (const int32_t page : need.pages) pages += page_users_.at(page) == 0;
+  return pages * pools_.page_bytes() + need.operators * pools_.operator_bytes() + need.states * pools_.state_bytes();
+}
+
+std::vector<Section> SegmentCache::sections_of(const Entry& entry) const {
+  return layout_.sections(entry.id.part, static_cast<int64_t>(entry.tokens.size()));
+}
+
+int64_t SegmentCache::file_bytes(const Entry& entry) const {
+  return residue_file_bytes(layout_, entry.id.part, static_cast<int64_t>(entry.tokens.size()));
 }
 
 int64_t SegmentCache::stored_bytes(const Entry& entry) const {
@@ -594,6 +788,7 @@ CacheUsage SegmentCache::usage() const {
   };
   for (const auto& [id, entry] : entries_) {
     usage.device.entries += entry->on_device;
+    usage.writing += entry->writing;
     if (entry->on_host) count(usage.host, *entry);
     if (entry->file_bytes > 0) {
       count(usage.disk, *entry);
@@ -610,11 +805,15 @@ CacheUsage SegmentCache::usage() const {
   usage.device.states = held_.states * pools_.state_bytes();
   usage.entries = static_cast<int64_t>(entries_.size());
   usage.pinned = pinned_;
+  usage.queued_bytes = queued_bytes_;
   usage.hits = hits_;
   usage.misses = misses_;
+  usage.host_hits = host_hits_;
+  usage.disk_hits = disk_hits_;
   usage.admitted = admitted_;
   usage.refused = refused_;
   usage.evicted = evicted_;
+  usage.dropped = dropped_;
   usage.demoted = demoted_;
   usage.promoted = promoted_;
   usage.warnings.assign(warnings_.begin(), warnings_.end());
@@ -623,10 +822,10 @@ CacheUsage SegmentCache::usage() const {
 }
 
 void SegmentCache::check_integrity() const {
-  std::vector<int32_t> users(page_users_.size(), 0);
+  std::vector<int32_t> users(page_users_.size(), 0), keepers(page_users_.size(), 0);
   std::map<int32_t, int> operators, states;
-  Held held{0, 0, 0};
-  int64_t host = 0, disk = 0, pinned = 0;
+  Held held{0, 0, 0}, kept{0, 0, 0};
+  int64_t host = 0, disk = 0, pinned = 0, in_memory = 0, writing = 0;
   size_t device_listed = 0, host_listed = 0, disk_listed = 0;
   const auto visit = [&](const Entry& entry) {
     const std::string_view part = name_of(entry.id.part);
@@ -637,11 +836,20 @@ void SegmentCache::check_integrity() const {
       for (const int32_t page : entry.placement.pages) held.pages += users.at(page)++ == 0;
       if (entry.id.part == Part::op) ++held.operators, ++operators[entry.placement.slot];
       if (entry.id.part == Part::prefix) ++held.states, ++states[entry.placement.slot];
+      if (entry.pins > 0) {
+        for (const int32_t page : entry.placement.pages) kept.pages += keepers.at(page)++ == 0;
+        kept.operators += entry.id.part == Part::op;
+        kept.states += entry.id.part == Part::prefix;
+      }
     }
-    if (entry.on_host) {
-      HYPIC_CHECK(static_cast<int64_t>(entry.payload.size()) == stored_bytes(entry), part);
-      host += static_cast<int64_t>(entry.payload.size());
+    HYPIC_CHECK((entry.host != nullptr) == (entry.on_host || entry.writing), part);
+    HYPIC_CHECK(!(entry.writing && entry.file_bytes > 0), part, " is being written and has a file");
+    if (entry.host) {
+      HYPIC_CHECK(entry.host->size() == stored_bytes(entry), part);
+      in_memory += entry.host->size();
     }
+    if (entry.on_host) host += stored_bytes(entry);
+    writing += entry.writing;
     disk += entry.file_bytes;
     if (entry.flushed) return;
     const auto listed = [&](const Order& order, bool wanted) {
@@ -666,6 +874,8 @@ void SegmentCache::check_integrity() const {
               "a list names an entry that is not there");
   HYPIC_CHECK(users == page_users_ && held.pages == held_.pages &&
               held.operators == held_.operators && held.states == held_.states);
+  HYPIC_CHECK(keepers == page_keepers_ && kept.pages == kept_.pages && kept.operators == kept_.operators &&
+              kept.states == kept_.states);
   for (size_t page = 0; page < users.size(); ++page)
     HYPIC_CHECK(pages_.owners(static_cast<int32_t>(page)) >= users[page], "page ", page, " has ",
                 users[page], " entries and ", pages_.owners(static_cast<int32_t>(page)), " owners");
@@ -678,7 +888,21 @@ void SegmentCache::check_integrity() const {
   states_.check();
   HYPIC_CHECK(device_bytes() <= budget_, device_bytes(), " bytes, budget ", budget_);
   HYPIC_CHECK(host == host_bytes_ && host <= options_.host_bytes, host, " bytes of host memory");
-  HYPIC_CHECK(disk == disk_bytes_ && (disk == 0 || disk <= options_.disk_bytes), disk, " on disk");
+  HYPIC_CHECK(disk == disk_bytes_ && (disk == 0 || disk + writing_bytes_ <= options_.disk_bytes), disk, " on disk");
+  int64_t queued_bytes = 0, writing_bytes = 0, jobs = 0;
+  for (const UnderWay& one : under_way_) {
+    HYPIC_CHECK(!one.entry || one.entry->writing);
+    jobs += one.entry != nullptr;
+    queued_bytes += one.host_bytes;
+    writing_bytes += one.file_bytes;
+  }
+  HYPIC_CHECK(jobs == writing && queued_bytes == queued_bytes_ && writing_bytes == writing_bytes_ &&
+                  queued_bytes <= options_.queue_bytes,
+              jobs, " files of ", writing, " entries are under way, ", queued_bytes, " bytes");
+  if (arena_) {
+    arena_->check();
+    HYPIC_CHECK(arena_->in_use() >= in_memory, arena_->in_use(), " bytes of the arena, ", in_memory, " of entries");
+  }
   HYPIC_CHECK(pinned == pinned_, pinned, " entries are pinned, counted ", pinned_);
   HYPIC_CHECK(seen_.size() == seen_at_.size() &&
               static_cast<int64_t>(seen_.size()) <= options_.seen_keys);

@@ -1,24 +1,28 @@
 // What has been computed and may be used again: residues of segments in two stores (K, V;
 // operators), and states after whole prefixes, under one byte budget and in up to three tiers.
-// docs/segment-cache.md tells the whole story. Not for several threads at once.
+// docs/segment-cache.md tells the whole story. Not for several threads at once; what it has of its own writes files.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/sha256.h"
 #include "models/model.h"
 #include "models/pools.h"
+#include "serving/host_memory.h"
 #include "serving/planner.h"
-#include "serving/residue_file.h"
 #include "serving/residue_format.h"
+#include "serving/residue_writer.h"
 #include "serving/slots.h"
 
 namespace hypic {
@@ -37,8 +41,11 @@ struct CacheOptions {
   int64_t host_bytes = 0;   // of host memory for entries that leave the device; 0: none
   std::string disk_folder;  // for entries that leave host memory; empty: none
   int64_t disk_bytes = 0;   // of files there; must be above 0 with a folder
+  // Of host memory for what is on its way to disk, or into another format: what does not fit is dropped.
+  int64_t queue_bytes = int64_t{1} << 30;
   ResidueFormat format = ResidueFormat::full;  // of host memory and disk
   int64_t seen_keys = 65536;                   // remembered for second_touch
+  std::function<void()> before_write;          // tests only: called before each file, not by the caller's thread
 };
 
 // Bytes of one tier by owner.
@@ -56,11 +63,15 @@ struct CacheUsage {
   TierUsage device, host, disk;  // an entry on the device may have its file as well
   int64_t entries = 0;           // a residue is two: K, V and operator
   int64_t pinned = 0;            // entries in use by requests, flushed ones among them
+  int64_t writing = 0;           // entries on their way to disk, still in host memory
+  int64_t queued_bytes = 0;      // of host memory for what is under way
   // Since the beginning.
   int64_t hits = 0, misses = 0;  // lookups of segments and of prefixes
+  int64_t host_hits = 0, disk_hits = 0;  // hits for which something came from there, from the lower tier of two
   int64_t admitted = 0,
           refused = 0;  // residues and snapshots stored; not stored, for whatever reason
   int64_t evicted = 0;  // entries that are gone for want of room
+  int64_t dropped = 0;  // moves down a tier that did not take place, for what was under way already left no room
   int64_t demoted = 0, promoted = 0;  // moves of entries down a tier; up to the device
   std::vector<std::string> warnings;  // the latest, a line each: files that were ignored
   int64_t warning_count = 0;          // all of them
@@ -137,9 +148,14 @@ class SegmentCache {
   // Drops every entry of every tier, files too, and what was seen; a pinned one when its last pin
   // goes.
   void flush();
-  // Writes every entry that has no file yet, so that the next start finds it.
+  // Writes every entry that has no file yet, and when the others were used, so that the next start finds it. Waits for
+  // the disk, as the destructor does for what is on its way there.
   void persist();
+  // Waits until what has left the device or host memory has arrived.
+  void drain();
+  bool has_lower_tiers() const { return writer_ || options_.host_bytes > 0; }
 
+  // What is under way counts where it was, until a call that changes something finds it arrived.
   CacheUsage usage() const;
 
   // Distinct pages, operator slots and state slots that entries own.
@@ -160,38 +176,70 @@ class SegmentCache {
   };
   using Order = std::map<int64_t, Entry*>;  // by last use
 
+  // What something new takes of the device: pages that it has, perhaps shared with entries, and slots to come.
+  struct Need {
+    std::span<const int32_t> pages;
+    int64_t new_pages = 0, operators = 0, states = 0;
+  };
+  // A job of the writer.
+  struct UnderWay {
+    Entry* entry;  // null: it is to become no file
+    int64_t host_bytes, file_bytes;
+    int64_t used;
+  };
+  struct Upload {
+    std::unique_ptr<Event> done;
+    std::shared_ptr<HostResidue> from;
+  };
+
   Sha256::Digest key(const Tokens& tokens) const;
   Id id(Part part, const Tokens& tokens, int32_t first = 0, int32_t tail = 0) const;
   Entry* lookup(const Id& id, const Tokens& tokens) const;
 
+  int64_t tick();
   Pin pin(Entry& entry);
   void unpin(Entry& entry);
   void list(Entry& entry);
   void unlist(Entry& entry);
   void forget_if_gone(Entry& entry);
+  void count_kept(const Entry& entry, int32_t sign);
+  void count_hit(int from);
 
   void place(const Id& id, const Tokens& tokens, Placement placement, int32_t built_at);
   void enter_device(Entry& entry, Placement placement);
   bool promote(Entry& entry);
-  std::vector<uint8_t> payload_of(Entry& entry);
   void demote(Entry& entry);
   void demote_to_disk(Entry& entry);
+  bool send_down(Entry& entry, bool to_host);
   void leave_device(Entry& entry);
   void leave_host(Entry& entry);
-  template <class Cost>
-  bool fit(const Cost& cost);
+  void collect();
+
+  Need to_promote(const Entry& entry) const;
+  bool budget_allows(const Need& need) const;
+  bool slots_allow(const Need& need) const;
+  bool fit(const Need& need);
+  int64_t most_available(const Slots& slots) const;
   bool make_host_room(int64_t bytes);
+  bool make_disk_room(int64_t bytes);
+  void renounce_file(UnderWay& one);
 
   std::string path_of(const Id& id) const;
   ResidueReader reader() const;
-  bool write_file(Entry& entry, const std::vector<uint8_t>& payload);
+  ResidueHeader header_of(const Entry& entry) const;
+  bool wants_file(const Entry& entry) const;
+  std::optional<std::vector<uint8_t>> read_file(Entry& entry);
   void remove_file(Entry& entry);
+  void lose_file(Entry& entry);
+  void set_times();
   void scan_folder();
   void warn(const std::string& line);
 
   int64_t device_bytes() const;
-  int64_t page_cost(const std::vector<int32_t>& pages) const;
+  int64_t cost(const Need& need) const;
+  std::vector<Section> sections_of(const Entry& entry) const;
   int64_t stored_bytes(const Entry& entry) const;
+  int64_t file_bytes(const Entry& entry) const;
 
   std::string identity_;
   Backend& backend_;
@@ -204,21 +252,29 @@ class SegmentCache {
   int64_t max_tokens_;
   int64_t budget_;
 
+  std::unique_ptr<HostArena> arena_;  // before all that has ranges of it
   std::map<Id, std::unique_ptr<Entry>> entries_;
   std::list<std::unique_ptr<Entry>> flushed_;  // while pinned
   Order on_device_, on_host_;                  // those that are not pinned
   Order on_disk_;                              // all with a file
-  int64_t clock_ = 0;
-  std::vector<int32_t> page_users_;  // entries that hold a page
-  Held held_{0, 0, 0};
+  int64_t clock_ = 0;                          // ns since 1970, or as far beyond as uses must differ
+  std::vector<int32_t> page_users_;            // entries that hold a page
+  std::vector<int32_t> page_keepers_;          // pinned ones among them
+  Held held_{0, 0, 0}, kept_{0, 0, 0};         // by entries; by pinned ones
   int64_t host_bytes_ = 0, disk_bytes_ = 0;
   int64_t pinned_ = 0;
+
+  std::deque<UnderWay> under_way_;  // as pushed
+  int64_t queued_bytes_ = 0, writing_bytes_ = 0;  // their sums
+  std::deque<Upload> uploads_;  // from memory that must stay until they are done
+  std::unique_ptr<ResidueWriter> writer_;  // null without lower tiers that need it
 
   std::list<Id> seen_;  // the latest first
   std::map<Id, std::list<Id>::iterator> seen_at_;
 
   int64_t hits_ = 0, misses_ = 0, admitted_ = 0, refused_ = 0;
-  int64_t evicted_ = 0, demoted_ = 0, promoted_ = 0;
+  int64_t host_hits_ = 0, disk_hits_ = 0;
+  int64_t evicted_ = 0, dropped_ = 0, demoted_ = 0, promoted_ = 0;
   std::deque<std::string> warnings_;
   int64_t warning_count_ = 0;
 };

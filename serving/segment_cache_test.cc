@@ -6,15 +6,20 @@
 #include <rapidcheck.h>
 
 #include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "reference/cpu_backend.h"
 #include "serving/engine.h"
@@ -69,9 +74,10 @@ std::vector<Tokens> prompt(const std::vector<int>& segments) {
 
 // One model for all tests of a backend: engines share nothing but its weights.
 struct World {
+  World(std::unique_ptr<Backend> backend, ModelSpec spec)
+      : backend(std::move(backend)), model(Model::random(*this->backend, std::move(spec), 3)) {}
   explicit World(ModelSpec spec, bool wide = false)
-      : backend(wide ? reference::make_cpu64_backend() : reference::make_cpu_backend()),
-        model(Model::random(*backend, std::move(spec), 3)) {}
+      : World(wide ? reference::make_cpu64_backend() : reference::make_cpu_backend(), std::move(spec)) {}
   static World& shared() {
     static World world(hybrid());
     return world;
@@ -139,6 +145,7 @@ CacheOptions on_disk(const Folder& folder, int64_t disk_bytes = int64_t{1} << 30
 void evict_all(Engine& engine) {
   while (engine.evict_one()) {
   }
+  engine.drain();
   EXPECT_EQ(engine.usage().device.entries, 0);
   EXPECT_EQ(engine.usage().device.total(), 0);
 }
@@ -152,6 +159,116 @@ struct During : LayerHooks {
   void after(int) override {}
   int layer;
   std::function<void()> act;
+};
+
+// A disk that writes nothing until it may; before the engine ends, it must.
+class SlowDisk {
+ public:
+  std::function<void()> before_write() {
+    return [this] {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return goes_on_; });
+    };
+  }
+  void go_on() {
+    const std::lock_guard lock(mutex_);
+    goes_on_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool goes_on_ = false;
+};
+
+CacheOptions on_slow_disk(const Folder& folder, SlowDisk& disk) {
+  CacheOptions options = on_disk(folder);
+  options.before_write = disk.before_write();
+  return options;
+}
+
+// Copies of the cache as a GPU makes them: late, but in order with all other operations.
+class LateBackend final : public Backend {
+ public:
+  explicit LateBackend(std::unique_ptr<Backend> now) : now_(std::move(now)) {}
+  ~LateBackend() override { EXPECT_TRUE(copies_.empty()); }
+
+  std::string_view name() const override { return now_->name(); }
+  DType compute_dtype() const override { return now_->compute_dtype(); }
+  DType state_dtype() const override { return now_->state_dtype(); }
+  bool batch_invariant() const override { return now_->batch_invariant(); }
+  size_t available_bytes() const override { return now_->available_bytes(); }
+  void* allocate(size_t bytes) override { return now_->allocate(bytes); }
+  void release(void* memory) noexcept override { now_->release(memory); }
+  void* allocate_host(size_t bytes) override {
+    void* memory = Backend::allocate_host(bytes);
+    std::memset(memory, 0xff, bytes);
+    return memory;
+  }
+  void upload_async(const Tensor& to, const void* from) override { later({to.data, from, to.bytes()}); }
+  void download_async(void* to, const Tensor& from) override { later({to, from.data, from.bytes()}); }
+  std::unique_ptr<Event> record() override { return std::make_unique<Point>(*this); }
+  void upload(const Tensor& to, const void* from) override { settle(), now_->upload(to, from); }
+  void download(void* to, const Tensor& from) override { settle(), now_->download(to, from); }
+  void copy(const Tensor& to, const Tensor& from) override { settle(), now_->copy(to, from); }
+  void fill_zero(const Tensor& tensor) override { settle(), now_->fill_zero(tensor); }
+  Rows begin(const ChainTable& table) override { return settle(), now_->begin(table); }
+
+#define HYPIC_OPERATION(name, Args) \
+  void name(const Args& a) override { settle(), now_->name(a); }
+  HYPIC_OPERATION(random_normal, RandomNormalArgs)
+  HYPIC_OPERATION(embedding, EmbeddingArgs)
+  HYPIC_OPERATION(matmul, MatmulArgs)
+  HYPIC_OPERATION(head_matmul, HeadMatmulArgs)
+  HYPIC_OPERATION(add, AddArgs)
+  HYPIC_OPERATION(rms_norm, RmsNormArgs)
+  HYPIC_OPERATION(l2_norm, L2NormArgs)
+  HYPIC_OPERATION(gate_mul, GateMulArgs)
+  HYPIC_OPERATION(decay_gate, DecayGateArgs)
+  HYPIC_OPERATION(sigmoid, SigmoidArgs)
+  HYPIC_OPERATION(causal_conv, CausalConvArgs)
+  HYPIC_OPERATION(linear_attention, LinearAttentionArgs)
+  HYPIC_OPERATION(rope, RopeArgs)
+  HYPIC_OPERATION(append_kv, AppendKvArgs)
+  HYPIC_OPERATION(attention, AttentionArgs)
+  HYPIC_OPERATION(route, RouteArgs)
+  HYPIC_OPERATION(experts, ExpertsArgs)
+  HYPIC_OPERATION(gather_rows, GatherRowsArgs)
+  HYPIC_OPERATION(sample, SampleArgs)
+#undef HYPIC_OPERATION
+
+ private:
+  struct Copy {
+    void* to;
+    const void* from;
+    int64_t bytes;
+  };
+  struct Point : Event {
+    explicit Point(LateBackend& backend) : backend(backend), copies(backend.enqueued_) {}
+    bool done() override {
+      const std::lock_guard lock(backend.mutex_);
+      return backend.made_ >= copies;
+    }
+    void wait() override { backend.settle(); }
+    LateBackend& backend;
+    int64_t copies;
+  };
+  void later(Copy copy) {
+    const std::lock_guard lock(mutex_);
+    copies_.push_back(copy);
+    ++enqueued_;
+  }
+  void settle() {
+    const std::lock_guard lock(mutex_);
+    for (; !copies_.empty(); copies_.pop_front(), ++made_)
+      std::memcpy(copies_.front().to, copies_.front().from, copies_.front().bytes);
+  }
+
+  std::unique_ptr<Backend> now_;
+  std::mutex mutex_;  // of what follows
+  std::deque<Copy> copies_;
+  int64_t enqueued_ = 0, made_ = 0;
 };
 
 // Budget.
@@ -251,6 +368,98 @@ TEST(SegmentCache, FlushDropsWhatIsInUseWhenItsLastUserIsDone) {
     EXPECT_EQ(during, mode == std::string(kMode) ? 4 : 1);
     EXPECT_EQ(f.usage().pinned, 0);
     EXPECT_EQ(f.usage().device.total(), 0) << mode;
+  }
+}
+
+// A cache without an engine.
+struct Bare {
+  explicit Bare(const CacheOptions& options)
+      : cache("bare", World::shared().model, pools, pages, operators, states, options) {}
+  bool insert(int i) {
+    const Tokens tokens = segment(i);
+    return cache.insert_residue(tokens, kHead, 0, pages.take((tokens.size() + 15) / 16), operators.take(), 0);
+  }
+  SegmentCache::ResiduePins find(int i) { return cache.find_residue(segment(i), kHead, 0); }
+
+  Pools pools{*World::shared().backend, World::shared().model.spec(), kPools};
+  Slots pages{"page", kPools.pages}, operators{"operator", kPools.operator_slots}, states{"state", kPools.state_slots};
+  SegmentCache cache;
+};
+
+// Segments 0, 1 and 2 have two pages each, 3 has three.
+TEST(SegmentCache, WhatCannotFitBesidePinnedEntriesEvictsNothing) {
+  const int64_t one = Fixture().residue_bytes(0);
+  ASSERT_EQ(Fixture().residue_bytes(1), one);
+  Bare bare({.budget_bytes = 2 * one});
+  ASSERT_TRUE(bare.insert(0) && bare.insert(1));
+  {
+    const auto used = bare.find(0);
+    ASSERT_TRUE(used);
+    EXPECT_FALSE(bare.insert(3));
+    EXPECT_EQ(bare.cache.usage().evicted, 0);
+    bare.cache.check_integrity();
+    EXPECT_TRUE(bare.insert(2));  // in the place of 1
+    EXPECT_EQ(bare.cache.usage().evicted, 2);
+  }
+  EXPECT_TRUE(bare.cache.has_residue(segment(0), kHead, 0));
+  EXPECT_TRUE(bare.insert(3));
+  bare.cache.check_integrity();
+}
+
+// Neither does what cannot come back from a lower tier, be it for one half alone.
+TEST(SegmentCache, WhatCannotBePromotedEvictsNothing) {
+  const int64_t one = Fixture().residue_bytes(0);
+  Bare bare({.budget_bytes = 2 * one, .host_bytes = 1 << 20});
+  ASSERT_TRUE(bare.insert(3));
+  while (bare.cache.evict_one()) {
+  }
+  ASSERT_TRUE(bare.insert(0) && bare.insert(1));
+  const int64_t demoted = bare.cache.usage().demoted;
+  {
+    const auto used = bare.find(0);
+    EXPECT_FALSE(bare.find(3));
+    EXPECT_EQ(bare.cache.usage().demoted, demoted);
+    EXPECT_EQ(bare.cache.usage().promoted, 0);
+    bare.cache.check_integrity();
+  }
+  EXPECT_TRUE(bare.find(3));
+  EXPECT_GT(bare.cache.usage().demoted, demoted);
+}
+
+// Pages of snapshots that a request holds too become free with it only: evicting them makes no room.
+TEST(SegmentCache, RoomThatEvictionCannotMakeEvictsNothing) {
+  Bare bare({});
+  const std::vector<int32_t> pages = bare.pages.take(3);
+  bare.pages.share(pages[0]);
+  ASSERT_TRUE(bare.cache.insert_prefix(segment(0), {pages[0]}, bare.states.take()));
+  const int64_t free = bare.pages.available();
+  bare.cache.make_room(bare.pages, free + 1);
+  EXPECT_EQ(bare.cache.usage().evicted, 0);
+  ASSERT_TRUE(bare.cache.insert_prefix(segment(1), {pages[1], pages[2]}, bare.states.take()));
+  bare.cache.make_room(bare.pages, free + 3);
+  EXPECT_EQ(bare.cache.usage().evicted, 0);
+  bare.cache.make_room(bare.pages, free + 2);
+  EXPECT_EQ(bare.pages.available(), free + 2);
+  bare.cache.flush();
+  bare.pages.give_back(pages[0]);
+  bare.cache.check_integrity();
+}
+
+// In one batch, whoever asks: one isolated chain, stored once, and each answer as if it were alone.
+TEST(SegmentCache, EqualMissesOfABatchAreComputedOnce) {
+  Fixture f;
+  const std::vector<std::vector<int>> prompts = {{0, 1}, {1, 2}, {2, 1, 0}};
+  std::vector<Request> batch;
+  for (const auto& segments : prompts) batch.push_back({prompt(segments), 2});
+  const RunResult result = f.engine.run(batch, mode_named(kMode));
+  EXPECT_EQ(result.counters.isolated, segment(0).size() + segment(1).size() + segment(2).size());
+  EXPECT_EQ(f.usage().misses, 3);
+  EXPECT_EQ(f.usage().admitted, 3);
+  EXPECT_EQ(f.usage().entries, 6);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Response alone = fresh(prompts[i], kMode, 2);
+    EXPECT_EQ(result.responses[i].logits, alone.logits);
+    EXPECT_EQ(result.responses[i].tokens, alone.tokens);
   }
 }
 
@@ -730,6 +939,254 @@ TEST(Tiers, RefusesSettingsThatMakeNoSense) {
     EXPECT_THROW(Fixture{with(options)}, Error);
 }
 
+// Under way.
+
+// Nothing is written while these requests run: what leaves the device is used from memory, and nobody waits.
+TEST(UnderWay, ARequestNeverWaitsForTheDisk) {
+  for (const int64_t host_bytes : {0, 4000}) {
+    Folder folder;
+    SlowDisk disk;
+    CacheOptions options = on_slow_disk(folder, disk);
+    options.host_bytes = host_bytes;
+    options.budget_bytes = 12000;
+    Fixture f(with(options));
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_EQ(f.run({i}).responses[0].logits, fresh({i}).logits);
+      f.engine.check_integrity();
+    }
+    while (f.engine.evict_one()) f.engine.check_integrity();
+    EXPECT_GT(f.usage().writing, 0);
+    EXPECT_EQ(f.usage().disk.entries, 0);
+    EXPECT_TRUE(folder.files().empty());
+    EXPECT_EQ(f.usage().entries, 12);
+    for (int i = 0; i < 6; ++i) {
+      const RunResult result = f.run({i});
+      EXPECT_EQ(result.counters.isolated, 0);
+      EXPECT_EQ(result.responses[0].logits, fresh({i}).logits);
+      f.engine.check_integrity();
+    }
+    EXPECT_EQ(f.usage().host_hits, 6);
+    EXPECT_EQ(f.usage().dropped, 0);
+    disk.go_on();
+    evict_all(f.engine);
+    EXPECT_EQ(f.usage().writing, 0);
+    EXPECT_EQ(f.usage().queued_bytes, 0);
+    EXPECT_EQ(f.usage().entries, 12);
+    EXPECT_EQ(static_cast<int64_t>(folder.files().size()), f.usage().disk.entries);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(f.run({i}).counters.isolated, 0);
+    EXPECT_GT(f.usage().disk_hits, 0);
+  }
+}
+
+TEST(UnderWay, AFullQueueDropsAndCounts) {
+  for (const ResidueFormat format : {ResidueFormat::full, ResidueFormat::compact}) {
+    Folder folder;
+    SlowDisk disk;
+    CacheOptions options = on_slow_disk(folder, disk);
+    options.queue_bytes = 9000;
+    options.format = format;
+    Fixture f(with(options));
+    f.run({0, 1, 2, 3, 4, 5});
+    while (f.engine.evict_one()) {
+      EXPECT_LE(f.usage().queued_bytes, 9000);
+      f.engine.check_integrity();
+    }
+    const CacheUsage usage = f.usage();
+    EXPECT_GT(usage.writing, 0);
+    EXPECT_GT(usage.dropped, 0);
+    EXPECT_EQ(usage.dropped, usage.evicted);
+    EXPECT_EQ(usage.entries, usage.writing);
+    disk.go_on();
+    f.engine.drain();
+    EXPECT_EQ(f.usage().disk.entries, usage.writing);
+    if (format == ResidueFormat::full) {
+      EXPECT_EQ(f.run({0, 1, 2, 3}).responses[0].logits, fresh({0, 1, 2, 3}).logits);
+    }
+  }
+}
+
+TEST(UnderWay, TheEndWaitsForTheDisk) {
+  Folder folder;
+  SlowDisk disk;
+  std::thread later;
+  {
+    Fixture f(with(on_slow_disk(folder, disk)));
+    f.run({0, 1, 2});
+    while (f.engine.evict_one()) {
+    }
+    later = std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      disk.go_on();
+    });
+  }
+  later.join();
+  EXPECT_EQ(folder.files().size(), 6u);
+  Fixture f(with(on_disk(folder)));
+  EXPECT_EQ(f.usage().warning_count, 0);
+  EXPECT_EQ(f.run({0, 1, 2}).counters.isolated, 0);
+}
+
+TEST(UnderWay, FlushLeavesNothingBehind) {
+  Folder folder;
+  SlowDisk disk;
+  Fixture f(with(on_slow_disk(folder, disk)));
+  f.run({0, 1, 2});
+  while (f.engine.evict_one()) {
+  }
+  EXPECT_EQ(f.run({1}).counters.isolated, 0);  // on the device again, and being written
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    disk.go_on();
+  });
+  f.engine.flush();
+  later.join();
+  EXPECT_TRUE(folder.files().empty());
+  EXPECT_EQ(f.usage().entries, 0);
+  EXPECT_EQ(f.usage().device.total(), 0);
+}
+
+// A folder that holds two residues: of six that leave in a burst the last two stay, though the first are written first.
+TEST(UnderWay, TheDiskKeepsTheLatestOfABurst) {
+  Folder folder;
+  int64_t two;
+  {
+    Fixture f(with(on_disk(folder)));
+    f.run({4, 5});
+    f.engine.persist();
+    two = f.usage().disk.total();
+    f.engine.flush();
+  }
+  SlowDisk disk;
+  CacheOptions options = on_slow_disk(folder, disk);
+  options.disk_bytes = two;
+  Fixture f(with(options));
+  for (int i = 0; i < 6; ++i) f.run({i});
+  while (f.engine.evict_one()) f.engine.check_integrity();
+  disk.go_on();
+  f.engine.drain();
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(f.has(i), i >= 4) << i;
+  EXPECT_EQ(folder.files().size(), 4u);
+  EXPECT_EQ(f.run({4, 5}).counters.isolated, 0);
+}
+
+// An answer must not depend on whether the writer has rounded an operator yet.
+TEST(UnderWay, FormatsDoNotDependOnTime) {
+  for (const ResidueFormat format : {ResidueFormat::lossless_T16, ResidueFormat::compact}) {
+    std::vector<std::vector<double>> logits;
+    for (const bool late : {false, true}) {
+      Folder folder;
+      SlowDisk disk;
+      CacheOptions options = on_slow_disk(folder, disk);
+      options.format = format;
+      if (!late) disk.go_on();
+      Fixture f(with(options));
+      f.run({0, 1});
+      while (f.engine.evict_one()) {
+      }
+      if (!late) f.engine.drain();
+      EXPECT_EQ(f.usage().writing, late ? 4 : 0);
+      logits.push_back(f.run({0, 1}).responses[0].logits);
+      disk.go_on();
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+    EXPECT_NE(logits[0], fresh({0, 1}).logits);
+  }
+}
+
+// Everything through copies that come late, with memory for few: the very bits of a backend that copies at once.
+TEST(UnderWay, CopiesMayComeLate) {
+  World late(std::make_unique<LateBackend>(reference::make_cpu_backend()), hybrid());
+  for (const ResidueFormat format : {ResidueFormat::full, ResidueFormat::compact}) {
+    std::vector<std::vector<double>> logits[2];
+    for (World* world : {&World::shared(), &late}) {
+      Folder folder;
+      CacheOptions options = on_disk(folder);
+      options.budget_bytes = 14000;
+      options.host_bytes = 9000;
+      options.queue_bytes = 40000;
+      options.format = format;
+      Fixture f(with(options), *world);
+      std::mt19937 rng(11);
+      for (int step = 0; step < 80; ++step) {
+        const int a = static_cast<int>(rng() % 6), b = static_cast<int>(rng() % 6);
+        logits[world == &late].push_back(
+            f.run({a, b}, step % 4 == 3 ? "prefix" : kMode, 1 + step % 2).responses[0].logits);
+        f.engine.drain();  // else hits would depend on how fast the disk is
+        f.engine.check_integrity();
+      }
+      EXPECT_GT(f.usage().host_hits, 0);
+      EXPECT_GT(f.usage().disk_hits, 0);
+      EXPECT_EQ(f.usage().dropped, 0);
+    }
+    EXPECT_TRUE(logits[0] == logits[1]) << name_of(format);
+  }
+}
+
+TEST(UnderWay, AWriteThatFailsForgetsTheEntry) {
+  Folder folder;
+  SlowDisk disk;
+  CacheOptions options = on_slow_disk(folder, disk);
+  options.disk_folder = folder.path() + "/gone";
+  Fixture f(with(options));
+  f.run({0, 1});
+  while (f.engine.evict_one()) {
+  }
+  EXPECT_EQ(f.run({0}).counters.isolated, 0);
+  fs::remove_all(options.disk_folder);
+  disk.go_on();
+  f.engine.drain();
+  EXPECT_EQ(f.usage().warning_count, 4);
+  EXPECT_TRUE(f.has(0));
+  EXPECT_FALSE(f.has(1));
+  f.engine.check_integrity();
+}
+
+// Which files a small folder keeps after a restart follows the last use, not the writing, and tells uses of the same
+// moment apart.
+TEST(Tiers, ARestartRemembersTheLastUse) {
+  Folder folder;
+  int64_t bytes;
+  {
+    Fixture f(with(on_disk(folder)));
+    for (int i = 0; i < 4; ++i) f.run({i});
+    f.engine.persist();
+    bytes = f.usage().disk.total();
+    f.run({1});  // written before 2 and 3
+    f.run({0});
+  }
+  Fixture f(with(on_disk(folder, bytes * 2 / 3)));
+  EXPECT_TRUE(f.has(0) && f.has(1));
+  EXPECT_FALSE(f.has(2));
+}
+
+TEST(Tiers, AFileThatSomebodyRemovedIsForgotten) {
+  Folder folder;
+  Fixture f(with(on_disk(folder)));
+  f.run({0});
+  evict_all(f.engine);
+  for (const std::string& file : folder.files()) fs::remove(file);
+  EXPECT_EQ(f.run({0}).responses[0].logits, fresh({0}).logits);
+  EXPECT_EQ(f.usage().warning_count, 1);
+  evict_all(f.engine);
+  f.engine.flush();
+  f.run({0});
+  evict_all(f.engine);
+  EXPECT_EQ(folder.files().size(), 2u);
+}
+
+// Between batches, so that the next one need not wait for copies: as much as the last one took, up to a share.
+TEST(Tiers, RoomIsMadeAhead) {
+  PoolSizes pools{.state_slots = 8, .operator_slots = 16, .pages = 96, .page_size = 16};
+  Fixture f(with({.host_bytes = 1 << 30}, pools));
+  for (int i = 0; i < 24; ++i) f.run({i});
+  EXPECT_EQ(f.usage().device.operators + f.usage().device.tails, 15 * f.engine.pools().operator_bytes());
+  for (int i = 0; i < 24; ++i) EXPECT_TRUE(f.has(i));
+  Fixture without(with({}, pools));
+  for (int i = 0; i < 24; ++i) without.run({i});
+  EXPECT_EQ(without.usage().device.operators + without.usage().device.tails,
+            16 * without.engine.pools().operator_bytes());
+}
+
 double relative(const std::vector<double>& x, const std::vector<double>& y) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -902,6 +1359,7 @@ TEST(SegmentCache, AnswersNeverDependOnWhatIsCached) {
       options.disk_folder = folder.path();
       options.disk_bytes = *rc::gen::element<int64_t>(5000, 50000);
     }
+    options.queue_bytes = *rc::gen::element<int64_t>(0, 5000, 100000);
     options.admission = *rc::gen::element(Admission::always, Admission::second_touch);
     const PoolSizes pools{.state_slots = *rc::gen::inRange<int64_t>(6, 9),
                           .operator_slots = *rc::gen::inRange<int64_t>(4, 8),

@@ -55,6 +55,27 @@ TEST_P(Cuda, RunsTheKernelsOfItsRung) {
   }
 }
 
+// Several under way at once, through one tensor.
+TEST_P(Cuda, CopiesThatDoNotWaitKeepTheirOrder) {
+  constexpr int64_t kSize = 1 << 20, kCopies = 8;
+  const auto backend = make_backend(GetParam());
+  const Buffer tensor(*backend, DType::f32, {kSize});
+  auto* from = static_cast<float*>(backend->allocate_host(kCopies * kSize * sizeof(float)));
+  auto* to = static_cast<float*>(backend->allocate_host(kCopies * kSize * sizeof(float)));
+  for (int64_t i = 0; i < kCopies * kSize; ++i) from[i] = static_cast<float>(i % 9973), to[i] = -1;
+  for (int64_t copy = 0; copy < kCopies; ++copy) {
+    backend->upload_async(tensor, from + copy * kSize);
+    backend->download_async(to + copy * kSize, tensor);
+  }
+  const auto event = backend->record();
+  ASSERT_TRUE(event);
+  event->wait();
+  EXPECT_TRUE(event->done());
+  EXPECT_TRUE(std::equal(from, from + kCopies * kSize, to));
+  backend->release_host(from);
+  backend->release_host(to);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Cuda, testing::Values("cuda", "cuda:plain", "cuda32"), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), ':', '_');
