@@ -15,6 +15,10 @@ Sha256::Sha256() : context_(std::make_unique<Context>()) {
   HYPIC_CHECK(EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr) == 1);
 }
 
+Sha256::Sha256(const Sha256& other) : context_(std::make_unique<Context>()) {
+  HYPIC_CHECK(EVP_MD_CTX_copy_ex(context_->evp, other.context_->evp) == 1);
+}
+
 Sha256::~Sha256() = default;
 
 Sha256& Sha256::add(const void* bytes, size_t count) {

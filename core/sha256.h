@@ -14,6 +14,7 @@ class Sha256 {
   using Digest = std::array<uint8_t, 32>;
 
   Sha256();
+  Sha256(const Sha256& other);  // what has been added, so that both may go on from there
   ~Sha256();
   Sha256& add(const void* bytes, size_t count);
   // With its length, so that fields cannot run into each other.

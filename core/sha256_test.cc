@@ -36,5 +36,15 @@ TEST(Sha256Test, TextCarriesItsLength) {
   EXPECT_EQ(Sha256().add(int64_t{1}).digest(), Sha256().add(bytes, 8).digest());
 }
 
+TEST(Sha256, ACopyGoesOnFromThere) {
+  const std::string text = "one, two";
+  Sha256 first;
+  first.add(text.data(), 5);
+  Sha256 second(first);
+  const Sha256::Digest short_one = first.digest();
+  EXPECT_EQ(short_one, Sha256().add(text.data(), 5).digest());
+  EXPECT_EQ(second.add(text.data() + 5, 3).digest(), Sha256().add(text.data(), 8).digest());
+}
+
 }  // namespace
 }  // namespace hypic

@@ -116,8 +116,8 @@ struct Engine::Running {
   int32_t own = 0;                                    // own tokens in the pages
   std::vector<SegmentCache::Pin> pins;                // what it uses of the cache
   size_t prefix_segments = 0;                         // found in the cache as one prefix
-  std::vector<Tokens> prefixes;                       // of whole segments, the shortest first
-  std::vector<std::pair<Tokens, int32_t>> snapshots;  // prefixes to store: tokens, state slot
+  std::vector<SegmentCache::Prefix> prefixes;         // before the question
+  std::vector<std::pair<size_t, int32_t>> snapshots;  // prefixes to store: which, state slot
 };
 
 // Gives back what is still held at the end, also when something threw on the way.
@@ -130,7 +130,7 @@ class Engine::Batch {
       give_back(engine_.states_, r.state);
       give_back(engine_.states_, r.kept_state);
       engine_.pages_.give_back(r.pages);
-      for (const auto& [tokens, state] : r.snapshots) give_back(engine_.states_, state);
+      for (const auto& [which, state] : r.snapshots) give_back(engine_.states_, state);
     }
     engine_.states_.give_back(build_states);
     for (const Build& build : input.builds) {
@@ -355,11 +355,7 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
 
 // Starts from the longest cached prefix of whole segments.
 void Engine::start_from_prefix(Running& running, PlanRequest& plan, const Batch& batch) {
-  Tokens prefix;
-  for (size_t i = 0; i + 1 < running.segments.size(); ++i) {
-    prefix.insert(prefix.end(), running.segments[i].begin(), running.segments[i].end());
-    running.prefixes.push_back(prefix);
-  }
+  running.prefixes = cache_.prefixes(std::span(running.segments).first(running.segments.size() - 1));
   if (running.prefixes.empty()) return;
   const auto find = [&] {
     const Lookup lookup(batch.host, cache_);
@@ -388,12 +384,12 @@ void Engine::start_from_prefix(Running& running, PlanRequest& plan, const Batch&
 // as far as slots go.
 void Engine::plan_saves(Running& running, PlanRequest& plan) {
   for (size_t i = running.prefix_segments; i < running.prefixes.size(); ++i) {
-    if (cache_.admits(Part::prefix, running.prefixes[i])) {
+    if (cache_.admits(running.prefixes[i])) {
       cache_.make_room(states_, 1);
       if (states_.available() > 0) {
         const int32_t state = states_.take();
         plan.segments[i - running.prefix_segments].save = state;
-        running.snapshots.emplace_back(running.prefixes[i], state);
+        running.snapshots.emplace_back(i, state);
         continue;
       }
     }
@@ -424,7 +420,7 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
     if (input.builds[i].tokens != tokens) continue;
     // Another request for it is its second touch; the same request once more is not.
     Batch::Built& built = batch.built[i];
-    if (built.request != request && cache_.admits(Part::kv, tokens)) built.admitted = true;
+    if (built.request != request && cache_.admits(tokens)) built.admitted = true;
     return input.builds[i].residue;
   }
 
@@ -434,7 +430,7 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
     return cache_.find_residue(tokens, mode.operator_first(), mode.tail);
   };
   SegmentCache::ResiduePins hit = find();
-  const bool admitted = cache_.admits(Part::kv, tokens) || warm;
+  const bool admitted = cache_.admits(tokens) || warm;
   Residue& residue = input.residues.emplace_back();
   residue.length = n;
   if (hit) {
@@ -483,13 +479,13 @@ void Engine::store_prefixes(Batch& batch) {
   for (Running& r : batch.running) {
     std::reverse(r.snapshots.begin(), r.snapshots.end());  // the shortest is stored first
     while (!r.snapshots.empty()) {
-      const int64_t held = pages_for(static_cast<int64_t>(r.snapshots.back().first.size()),
-                                     options_.pools.page_size);
+      const auto [which, state] = r.snapshots.back();
+      const SegmentCache::Prefix& prefix = r.prefixes[which];
+      const int64_t held = pages_for(static_cast<int64_t>(prefix.tokens.size()), options_.pools.page_size);
       std::vector<int32_t> shared(r.pages.begin(), r.pages.begin() + held);
       for (const int32_t page : shared) pages_.share(page);
-      const auto [tokens, state] = std::move(r.snapshots.back());
       r.snapshots.pop_back();
-      cache_.insert_prefix(tokens, std::move(shared), state);
+      cache_.insert_prefix(prefix, std::move(shared), state);
     }
   }
 }

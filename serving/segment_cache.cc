@@ -102,9 +102,22 @@ int32_t SegmentCache::Pin::built_at() const { return entry_->built_at; }
 Sha256::Digest SegmentCache::key(const Tokens& tokens) const {
   return Sha256()
       .add(identity_)
-      .add(static_cast<int64_t>(tokens.size()))
       .add(tokens.data(), tokens.size() * sizeof(int32_t))
+      .add(static_cast<int64_t>(tokens.size()))
       .digest();
+}
+
+std::vector<SegmentCache::Prefix> SegmentCache::prefixes(std::span<const Tokens> segments) const {
+  std::vector<Prefix> all;
+  Sha256 hash;
+  hash.add(identity_);
+  Tokens tokens;
+  for (const Tokens& segment : segments) {
+    hash.add(segment.data(), segment.size() * sizeof(int32_t));
+    tokens.insert(tokens.end(), segment.begin(), segment.end());
+    all.push_back({tokens, Sha256(hash).add(static_cast<int64_t>(tokens.size())).digest()});
+  }
+  return all;
 }
 
 SegmentCache::Id SegmentCache::id(Part part, const Tokens& tokens, int32_t first,
@@ -138,9 +151,9 @@ SegmentCache::ResiduePins SegmentCache::find_residue(const Tokens& tokens, int32
 }
 
 std::optional<std::pair<size_t, SegmentCache::Pin>> SegmentCache::find_prefix(
-    const std::vector<Tokens>& prefixes) {
+    std::span<const Prefix> prefixes) {
   for (size_t i = prefixes.size(); i-- > 0;) {
-    Entry* entry = lookup(id(Part::prefix, prefixes[i]), prefixes[i]);
+    Entry* entry = lookup({Part::prefix, prefixes[i].key}, prefixes[i].tokens);
     if (!entry) continue;
     Pin held = pin(*entry);
     const int from = entry->tier();
@@ -165,9 +178,8 @@ bool SegmentCache::has_prefix(const Tokens& tokens) const {
   return lookup(id(Part::prefix, tokens), tokens);
 }
 
-bool SegmentCache::admits(Part part, const Tokens& tokens) {
+bool SegmentCache::admits(const Id& wanted) {
   if (options_.admission == Admission::always) return true;
-  const Id wanted = id(part, tokens);
   if (const auto found = seen_at_.find(wanted); found != seen_at_.end()) {
     seen_.splice(seen_.begin(), seen_, found->second);
     return true;
@@ -324,8 +336,8 @@ bool SegmentCache::insert_residue(const Tokens& tokens, int32_t first, int32_t t
   return fits;
 }
 
-bool SegmentCache::insert_prefix(const Tokens& tokens, std::vector<int32_t> pages, int32_t state) {
-  const Id wanted = id(Part::prefix, tokens);
+bool SegmentCache::insert_prefix(const Prefix& prefix, std::vector<int32_t> pages, int32_t state) {
+  const Id wanted{Part::prefix, prefix.key};
   const auto old = entries_.find(wanted);
   const Pin kept = old == entries_.end() ? Pin() : pin(*old->second);
   const bool there = kept && kept.entry_->on_device;
@@ -338,7 +350,7 @@ bool SegmentCache::insert_prefix(const Tokens& tokens, std::vector<int32_t> page
     throw;
   }
   if (fits) {
-    place(wanted, tokens, {std::move(pages), state}, 0);
+    place(wanted, prefix.tokens, {std::move(pages), state}, 0);
     ++admitted_;
     return true;
   }

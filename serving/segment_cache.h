@@ -120,23 +120,30 @@ class SegmentCache {
     explicit operator bool() const { return bool{kv} && bool{op}; }
   };
   ResiduePins find_residue(const Tokens& tokens, int32_t first, int32_t tail);
-  // The longest of these prefixes that is cached, with its index; nothing is a miss.
-  std::optional<std::pair<size_t, Pin>> find_prefix(const std::vector<Tokens>& prefixes);
+  // The start of a prompt, with its key: of a long one the hash takes long.
+  struct Prefix {
+    Tokens tokens;
+    Sha256::Digest key;
+  };
+  // The prefixes that end with a segment, the shortest first; each token is hashed once.
+  std::vector<Prefix> prefixes(std::span<const Tokens> segments) const;
+  // The longest of these that is cached, with its index; nothing is a miss.
+  std::optional<std::pair<size_t, Pin>> find_prefix(std::span<const Prefix> prefixes);
   // Position of the first use of K, V that are cached in any tier.
   std::optional<int32_t> built_at(const Tokens& tokens) const;
   // Whether it is cached in any tier. Not a use.
   bool has_residue(const Tokens& tokens, int32_t first, int32_t tail) const;
   bool has_prefix(const Tokens& tokens) const;
 
-  // Whether the admission rule stores it; notes that a request brought it. `part` is kv for a
-  // segment, prefix for a prefix.
-  bool admits(Part part, const Tokens& tokens);
+  // Whether the admission rule stores it; notes that a request brought it.
+  bool admits(const Tokens& segment) { return admits(Id{Part::kv, key(segment)}); }
+  bool admits(const Prefix& prefix) { return admits(Id{Part::prefix, prefix.key}); }
 
   // Take the slots over: stored, or given back where that is on the device already or the budget
   // has no room beside what is pinned. Whether it is on the device now.
   bool insert_residue(const Tokens& tokens, int32_t first, int32_t tail, std::vector<int32_t> pages,
                       int32_t op, int32_t built_at);
-  bool insert_prefix(const Tokens& tokens, std::vector<int32_t> pages, int32_t state);
+  bool insert_prefix(const Prefix& prefix, std::vector<int32_t> pages, int32_t state);
   void count_refused() { ++refused_; }
   int64_t promoted() const { return promoted_; }  // as of usage()
 
@@ -193,6 +200,7 @@ class SegmentCache {
   };
 
   Sha256::Digest key(const Tokens& tokens) const;
+  bool admits(const Id& wanted);
   Id id(Part part, const Tokens& tokens, int32_t first = 0, int32_t tail = 0) const;
   Entry* lookup(const Id& id, const Tokens& tokens) const;
 

@@ -380,6 +380,7 @@ struct Bare {
     return cache.insert_residue(tokens, kHead, 0, pages.take((tokens.size() + 15) / 16), operators.take(), 0);
   }
   SegmentCache::ResiduePins find(int i) { return cache.find_residue(segment(i), kHead, 0); }
+  SegmentCache::Prefix prefix(int i) const { return cache.prefixes(std::vector{segment(i)})[0]; }
 
   Pools pools{*World::shared().backend, World::shared().model.spec(), kPools};
   Slots pages{"page", kPools.pages}, operators{"operator", kPools.operator_slots}, states{"state", kPools.state_slots};
@@ -431,11 +432,11 @@ TEST(SegmentCache, RoomThatEvictionCannotMakeEvictsNothing) {
   Bare bare({});
   const std::vector<int32_t> pages = bare.pages.take(3);
   bare.pages.share(pages[0]);
-  ASSERT_TRUE(bare.cache.insert_prefix(segment(0), {pages[0]}, bare.states.take()));
+  ASSERT_TRUE(bare.cache.insert_prefix(bare.prefix(0), {pages[0]}, bare.states.take()));
   const int64_t free = bare.pages.available();
   bare.cache.make_room(bare.pages, free + 1);
   EXPECT_EQ(bare.cache.usage().evicted, 0);
-  ASSERT_TRUE(bare.cache.insert_prefix(segment(1), {pages[1], pages[2]}, bare.states.take()));
+  ASSERT_TRUE(bare.cache.insert_prefix(bare.prefix(1), {pages[1], pages[2]}, bare.states.take()));
   bare.cache.make_room(bare.pages, free + 3);
   EXPECT_EQ(bare.cache.usage().evicted, 0);
   bare.cache.make_room(bare.pages, free + 2);
