@@ -33,6 +33,11 @@ void Backend::add_rms_norm(const AddRmsNormArgs& a) {
   rms_norm({a.residual, a.weight, a.plus_one, a.eps, a.out});
 }
 
+void Backend::add_gated(const AddGatedArgs& a) {
+  gate_mul({a.y, a.gate, a.activation, a.y});
+  add({a.x, a.y});
+}
+
 void Backend::conv_gates(const ConvGatesArgs& a) {
   causal_conv(a.conv);
   const int64_t rows = a.conv.out[0], keys = a.key_heads * a.key_dim;

@@ -238,11 +238,18 @@ struct AddRmsNormArgs {  // residual += scale · update (if given); out = norm(r
   double scale = 1;
 };
 
+struct AddGatedArgs {  // x += activation(gate) · y
+  Tensor x;            // [R, N]
+  Tensor y;            // [R, N]; may be overwritten
+  Tensor gate;         // [R, 1]
+  Activation activation;
+};
+
 struct ConvGatesArgs {   // the inputs of a layer with a convolution from its projections
-  CausalConvArgs conv;   // over [q | k | v]; its out holds the three afterwards
+  CausalConvArgs conv;   // over [q | k | v]; its out holds v afterwards, and q and k where they stay as they are
   int key_heads, key_dim;
   double l2_eps;
-  Tensor q, k;           // [R, Hk, d_k] normalised, out; empty: q, k stay as in conv.out
+  Tensor q, k;           // [R, Hk, d_k] normalised, out: what conv.out holds of them is then anything; empty: they stay
   DecayGateArgs decay;
   SigmoidArgs beta;      // x empty: the family has none, or takes decay.step
 };
@@ -373,6 +380,7 @@ class Backend {
 
   // Composites.
   virtual void add_rms_norm(const AddRmsNormArgs&);
+  virtual void add_gated(const AddGatedArgs&);
   virtual void conv_gates(const ConvGatesArgs&);
   virtual void qk_norm_append(const QkNormAppendArgs&);
   virtual void gated_norm(const GatedNormArgs&);

@@ -25,8 +25,10 @@
 #include "kernels/ops/norm.cuh"
 #include "kernels/ops/pieces.cuh"
 #include "kernels/ops/pointwise.cuh"
+#include "kernels/ops/qk_norm_append.cuh"
 #include "kernels/ops/random.cuh"
 #include "kernels/ops/rope.cuh"
+#include "kernels/ops/route_rows.cuh"
 #include "kernels/ops/sample.cuh"
 
 namespace hypic::cuda {
@@ -192,7 +194,7 @@ class CudaBackend final : public Backend {
   void sigmoid(const SigmoidArgs& a) override { run("sigmoid/plain", cuda::sigmoid, a, stream_); }
   void causal_conv(const CausalConvArgs& a) override {
     if (fast() && causal_conv_rows_takes(a))
-      run("causal_conv/rows", cuda::causal_conv_rows, a, table_, stream_);
+      run("causal_conv/rows", cuda::causal_conv_rows, a, table_, sms_, stream_);
     else
       run("causal_conv/plain", cuda::causal_conv, a, table_, stream_);
   }
@@ -210,7 +212,12 @@ class CudaBackend final : public Backend {
     else
       run("attention/plain", cuda::attention, a, table_, stream_);
   }
-  void route(const RouteArgs& a) override { run("route/plain", cuda::route, a, stream_); }
+  void route(const RouteArgs& a) override {
+    if (fast() && route_rows_takes(a))
+      run("route/rows", cuda::route_rows, a, stream_);
+    else
+      run("route/plain", cuda::route, a, stream_);
+  }
   void experts(const ExpertsArgs& a) override {
     if (fast() && experts_mma_takes(a))
       run("experts/mma", cuda::experts_mma, a, sms_, stream_);
@@ -224,6 +231,24 @@ class CudaBackend final : public Backend {
       run("add_rms_norm/pieces", cuda::add_rms_norm_pieces, a, stream_);
     else
       Backend::add_rms_norm(a);
+  }
+  void add_gated(const AddGatedArgs& a) override {
+    if (fast() && add_gated_pieces_takes(a))
+      run("add_gated/pieces", cuda::add_gated_pieces, a, stream_);
+    else
+      Backend::add_gated(a);
+  }
+  void conv_gates(const ConvGatesArgs& a) override {
+    if (fast() && conv_gates_rows_takes(a))
+      run("conv_gates/rows", cuda::conv_gates_rows, a, table_, sms_, stream_);
+    else
+      Backend::conv_gates(a);
+  }
+  void qk_norm_append(const QkNormAppendArgs& a) override {
+    if (fast() && qk_norm_append_heads_takes(a, table_))
+      run("qk_norm_append/heads", cuda::qk_norm_append_heads, a, table_, stream_);
+    else
+      Backend::qk_norm_append(a);
   }
   void gated_norm(const GatedNormArgs& a) override {
     if (fast() && gated_norm_pieces_takes(a))

@@ -192,11 +192,9 @@ class Pass {
     if (m.shared_inner == 0) return;
     if (!shared_) shared_ = activation(spec_.hidden);
     const Tensor projected = ffn("moe.shared.", {.gated = m.gated, .activation = m.activation}, x, shared_);
-    if (m.shared_gate) {
-      const Tensor gate = stack("moe.shared.in").columns(projected, m.gated ? 2 : 1);
-      backend_.gate_mul({shared_, gate, Activation::sigmoid, shared_});
-    }
-    backend_.add({update_, shared_});
+    if (!m.shared_gate) return backend_.add({update_, shared_});
+    const Tensor gate = stack("moe.shared.in").columns(projected, m.gated ? 2 : 1);
+    backend_.add_gated({update_, shared_, gate, Activation::sigmoid});
   }
 
   void linear(const Tensor& x, LinearPool& pool, const Tensor& out) {

@@ -225,6 +225,15 @@ TEST_P(CpuBackendTest, AddRmsNorm) {
   EXPECT_EQ(elements(out), elements(expected));
 }
 
+TEST_P(CpuBackendTest, AddGated) {
+  const Buffer x = filled({3, 8}, 1), y = filled({3, 8}, 2), gate = filled({3, 1}, 3), sum = filled({3, 8}, 1),
+               part = filled({3, 8}, 2);
+  backend->add_gated({x, y, gate, Activation::sigmoid});
+  backend->gate_mul({part, gate, Activation::sigmoid, part});
+  backend->add({sum, part});
+  EXPECT_EQ(elements(x), elements(sum));
+}
+
 TEST_P(CpuBackendTest, ConvGates) {
   const ChainTable table = one_chain({.state = 0}, {step(5)});
   backend->begin(table);

@@ -28,6 +28,15 @@ void add_pointwise(std::vector<Bench>& all, const Sizes& sizes) {
                    job.cost.bytes = bytes_of({a.residual, a.residual, a.update, a.weight, a.out});
                    job.enqueue = [&job, a] { job.backend.add_rms_norm(a); };
                  }});
+  all.push_back({str("add_gated/R", R, "_N", N), [=](Job& job) {
+                   const AddGatedArgs a{.x = job.output("out", {R, N}),
+                                        .y = job.normal({R, N}, 0.01),
+                                        .gate = job.normal({R, 1}),
+                                        .activation = Activation::sigmoid};
+                   job.backend.fill_zero(a.x);
+                   job.cost.bytes = bytes_of({a.x, a.x, a.y, a.gate});
+                   job.enqueue = [&job, a] { job.backend.add_gated(a); };
+                 }});
   all.push_back({str("gated_norm/R", R, "_H", H, "_d", D), [=](Job& job) {
                    const GatedNormArgs a{.x = job.normal({R, H, D}),
                                          .weight = job.normal({D}),

@@ -59,18 +59,49 @@ void add_products(std::vector<Bench>& all, const Sizes& sizes) {
     }
 
   const int64_t C = sizes(8192, 64), T = sizes(32768, 100), W = 4;
-  all.push_back({str("causal_conv/D", C, "_k", W, "_silu/T", T), [=](Job& job) {
-                   const CausalConvArgs a{.x = job.normal({T, C}),
-                                          .w = job.normal({C, W}, 0.5),
-                                          .activation = Activation::silu,
-                                          .window = job.output("window", {1, W - 1, C}),
-                                          .tail = job.normal({1, W - 1, C}),
-                                          .out = job.output("out", {T, C})};
-                   ChainTable table = conformance::Plan().chain(0, true).step(T).table(1);
-                   job.begin(std::move(table), 1, 1, 0);
-                   job.cost = causal_conv_cost(a, job.table());
-                   job.enqueue = [&job, a] { job.backend.causal_conv(a); };
-                 }});
+  // Alone, and with the norms and gates of a layer: one chain over all rows, and a request that hits every segment.
+  const int64_t segments = sizes(64, 3), seam = 8, length = sizes(512, 40), question = sizes(64, 5);
+  conformance::Plan whole, reuse;
+  whole.chain(0, true).step(T);
+  reuse.chain(0, true);
+  for (int32_t i = 0; i < segments; ++i) reuse.step(seam).jump(i, length - seam);
+  reuse.step(question);
+  const auto conv = [=](Job& job, int64_t R) {
+    return CausalConvArgs{.x = job.normal({R, C}),
+                          .w = job.normal({C, W}, 0.5),
+                          .activation = Activation::silu,
+                          .window = job.output("window", {1, W - 1, C}),
+                          .tail = job.normal({segments, W - 1, C}),
+                          .out = job.normal({R, C})};
+  };
+  for (const auto& [name, plan] : {std::pair{str("T", T), whole}, {str(segments, "x", seam, "_rows"), reuse}}) {
+    all.push_back({str("causal_conv/D", C, "_k", W, "_silu/", name), [=](Job& job) {
+                     const CausalConvArgs a = conv(job, plan.tokens());
+                     job.watch("out", a.out);
+                     job.begin(plan.table(1), 1, segments, 0);
+                     job.cost = causal_conv_cost(a, job.table());
+                     job.enqueue = [&job, a] { job.backend.causal_conv(a); };
+                   }});
+    all.push_back({str("conv_gates/D", C, "_k", W, "_silu/", name), [=](Job& job) {
+                     const int64_t R = plan.tokens(), d = sizes(128, 8), Hk = C / 4 / d, Hv = C / 2 / d;
+                     const ConvGatesArgs a{.conv = conv(job, R),
+                                           .key_heads = static_cast<int>(Hk),
+                                           .key_dim = static_cast<int>(d),
+                                           .l2_eps = 1e-6,
+                                           .q = job.output("q", {R, Hk, d}),
+                                           .k = job.output("k", {R, Hk, d}),
+                                           .decay = {.x = job.normal({R, Hv}),
+                                                     .A_log = job.state_normal({Hv}, 1),
+                                                     .dt_bias = job.state_normal({Hv}, 1),
+                                                     .out = job.state_output("g", {R, Hv})},
+                                           .beta = {.x = job.normal({R, Hv}),
+                                                    .out = job.state_output("beta", {R, Hv})}};
+                     job.begin(plan.table(1), 1, segments, 0);
+                     job.cost = causal_conv_cost(a.conv, job.table());
+                     job.cost.bytes += bytes_of({a.decay.x, a.decay.out, a.beta.x, a.beta.out});
+                     job.enqueue = [&job, a] { job.backend.conv_gates(a); };
+                   }});
+  }
 }
 
 }  // namespace hypic::bench

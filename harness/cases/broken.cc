@@ -53,6 +53,7 @@ struct Replaced {
   Operation<GatherRowsArgs> gather_rows;
   Operation<SampleArgs> sample;
   Operation<AddRmsNormArgs> add_rms_norm;
+  Operation<AddGatedArgs> add_gated;
   Operation<ConvGatesArgs> conv_gates;
   Operation<QkNormAppendArgs> qk_norm_append;
   Operation<GatedNormArgs> gated_norm;
@@ -113,6 +114,7 @@ class BrokenBackend final : public Backend {
   HYPIC_OPERATION(cpu_->, gather_rows, GatherRowsArgs)
   HYPIC_OPERATION(cpu_->, sample, SampleArgs)
   HYPIC_OPERATION(Backend::, add_rms_norm, AddRmsNormArgs)
+  HYPIC_OPERATION(Backend::, add_gated, AddGatedArgs)
   HYPIC_OPERATION(Backend::, conv_gates, ConvGatesArgs)
   HYPIC_OPERATION(Backend::, qk_norm_append, QkNormAppendArgs)
   HYPIC_OPERATION(Backend::, gated_norm, GatedNormArgs)
@@ -909,6 +911,11 @@ std::vector<Entry> other_faults() {
             [](Intact& x, GatedNormArgs a) {
               a.gate_first = false;
               x.cpu.gated_norm(a);
+            }}},
+      {{"fused_sum_replaced", "the fused gate and sum forgets what was there before", 0, "add_gated"},
+       {.add_gated =
+            [](Intact& x, AddGatedArgs a) {
+              x.cpu.gate_mul({a.y, a.gate, a.activation, a.x});
             }}},
       {{"fused_inputs_swapped", "q and k of the fused convolution are exchanged", 0, "conv_gates"},
        {.conv_gates =

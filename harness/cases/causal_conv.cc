@@ -20,7 +20,7 @@ double activated(double x, Activation activation) {
 using Rows = std::vector<reference::Vector>;
 
 struct ConvSetup {
-  int64_t channels = 6;
+  int64_t channels = 8;  // whole pieces of 16 bytes
   int64_t width = 4;
   int32_t states = 1;
   int32_t operators = 1;
@@ -163,7 +163,7 @@ class Conv {
 
 void sizes(Context& c) {
   for (const int64_t width : {1, 2, 3, 4, 5})
-    for (const int64_t channels : {1, 6, 64, 65}) {
+    for (const int64_t channels : {1, 6, 64, 65, 1032}) {
       Conv conv(c, 9, {.channels = channels, .width = width});
       conv.run(str(channels, " channels, ", width, " wide"), Plan().chain(0, true).step(9));
     }
@@ -212,7 +212,7 @@ void splits(Context& c) {
     Conv parts(c, 66, {});
     parts.run("first part", Plan().chain(0, true).step(cut));
     const Array rest = parts.run("second part", Plan().chain(0).step(66 - cut), cut);
-    Array end({66 - cut, 6});
+    Array end({66 - cut, 8});
     for (int64_t r = cut; r < 66; ++r) end.set_row(want.row(r), r - cut);
     c.same(str("cut at ", cut), rest, end, 0);
   }
@@ -244,9 +244,28 @@ void jumps(Context& c) {
   }
 }
 
+// Windows that reach back over many short items: steps of no row or few, kept or not, short spans jumped over, slots
+// saved to once and again, on two levels.
+void short_items(Context& c) {
+  Conv conv(c, 23, {.states = 12, .operators = 4});
+  for (const int32_t slot : {0, 1, 2}) conv.set_window(slot);
+  Plan plan;
+  for (int32_t op = 0; op < 4; ++op)
+    plan.chain(op, op == 3).step(op % 2).step(op, op).save(4 + op).step(0).save(op == 2 ? op : 4 + op);
+  plan.chain(8, true, 1).jump(0, 0).jump(1, 1).step(0);
+  for (int32_t i = 0; i < 12; ++i) {
+    plan.jump(i % 4, i % 4).step(i % 3);
+    if (i % 4 == 1) plan.without_keep();
+    if (i % 5 == 2) plan.save(9);
+    if (i == 7) plan.save(8);
+  }
+  plan.chain(1, false, 1).step(1).without_keep().jump(2, 2).step(0).save(10).step(2);
+  conv.run("many short items", plan);
+}
+
 // Fault 11: x is the columns [D, 2D) of a tensor of 3D, or its rows lie an odd number apart.
 void fault_strided(Context& c) {
-  for (const int64_t gap : {128, 13}) {
+  for (const int64_t gap : {128, 13, 8}) {
     Conv conv(c, 67, {.channels = 64, .gap = gap});
     conv.set_window(0);
     conv.run(str("rows ", 64 + gap, " apart"), Plan().chain(0).step(67));
@@ -260,7 +279,7 @@ void neighbours(Context& c) {
   const Array all =
       batch.run("batch", Plan().chain(0, true).step(5).chain(1).step(30).chain(2, true).step(5));
   const Array one = alone.run("alone", Plan().chain(1).step(30), 5);
-  Array want({30, 6});
+  Array want({30, 8});
   for (int64_t r = 0; r < 30; ++r) want.set_row(all.row(5 + r), r);
   c.same("alone and in a batch", one, want, 0);
 }
@@ -277,6 +296,7 @@ std::vector<Case> causal_conv_cases() {
           conv("fault_12_chunks", fault_chunks),
           conv("splits", splits),
           conv("jumps", jumps),
+          conv("short_items", short_items),
           conv("fault_11_strided", fault_strided),
           conv("neighbours", neighbours)};
 }

@@ -1,6 +1,8 @@
 // Composites: whatever a backend fuses gives what its own primitives give one after another, and
 // those have an oracle of their own. Here the oracle is written out again in float64.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "harness/cases/op_cases.h"
@@ -33,6 +35,22 @@ void add_rms_norm_of(Context& c, int64_t N, bool with_update) {
 void add_rms_norm(Context& c) {
   for (const int64_t N : {70, 72, 2304})  // the latter two in whole pieces of 16 bytes
     for (const bool with_update : {false, true}) add_rms_norm_of(c, N, with_update);
+}
+
+void add_gated(Context& c) {
+  for (const int64_t N : {70, 72, 2304})  // the latter two in whole pieces of 16 bytes
+    for (const int64_t gap : {0, 8}) {
+      Trial t(c, 95);
+      const Array x = t.normals({33, N}), y = t.normals({33, N}), gate = t.normals({33, 1});
+      Array want = x;
+      for (int64_t r = 0; r < 33; ++r)
+        for (int64_t i = 0; i < N; ++i) want(r, i) += oracle::activate(gate(r, 0), Activation::sigmoid) * y(r, i);
+      const Tensor sum = t.inout("x", x, gap), part = t.inout("y", y, gap);
+      t.call([&](Backend& b) {
+        b.add_gated({.x = sum, .y = part, .gate = t.input("gate", gate, gap), .activation = Activation::sigmoid});
+      });
+      t.compare(str(N, " wide, rows ", N + gap, " apart"), sum, want);
+    }
 }
 
 void gated_norm_of(Context& c, int64_t D, int64_t gap) {
@@ -96,13 +114,15 @@ ChainTable one_chain(int32_t rows) {
   return table;
 }
 
-void conv_gates(Context& c) {
-  const int64_t R = 33, Hk = 2, dk = 8, Hv = 4, dv = 12, C = 2 * Hk * dk + Hv * dv;
+// `norms`: of q and k; otherwise, as Mamba-2 calls it, no beta but the step of the decay.
+void conv_gates_of(Context& c, int64_t R, int64_t dk, int64_t dv, bool norms, int64_t gap) {
+  const int64_t Hk = 2, Hv = 4, C = 2 * Hk * dk + Hv * dv;
   Trial t(c, 93);
+  const std::string what = str(R, " rows, ", C, " channels", norms ? ", norms" : "", ", ");
   const Array x = t.normals({R, C}), w = t.normals({C, 4}), alpha = t.normals({R, Hv}),
               logit = t.normals({R, Hv}), A_log = rounded(t.draw().normals({Hv}), c.state()),
               dt_bias = rounded(t.draw().normals({Hv}), c.state());
-  Array conv({R, C}), q({R, Hk, dk}), k({R, Hk, dk}), g({R, Hv}), beta({R, Hv});
+  Array conv({R, C}), q({R, Hk, dk}), k({R, Hk, dk}), v({R, Hv * dv}), g({R, Hv}), step({R, Hv}), beta({R, Hv});
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t i = 0; i < C; ++i) {
       double sum = 0;
@@ -113,19 +133,21 @@ void conv_gates(Context& c) {
       q.data[r * Hk * dk + i] = conv(r, i);
       k.data[r * Hk * dk + i] = conv(r, Hk * dk + i);
     }
+    for (int64_t i = 0; i < Hv * dv; ++i) v(r, i) = conv(r, 2 * Hk * dk + i);
     for (int64_t h = 0; h < Hv; ++h) {
-      g(r, h) = -std::exp(A_log(h)) * oracle::softplus(alpha(r, h) + dt_bias(h));
+      step(r, h) = std::clamp(oracle::softplus(alpha(r, h) + dt_bias(h)), 0.1, 2.0);
+      g(r, h) = -std::exp(A_log(h)) * step(r, h);
       beta(r, h) = oracle::activate(logit(r, h), Activation::sigmoid);
     }
   }
-  const Tensor conv_out = t.output("conv.out", {R, C}), q_out = t.output("q", {R, Hk, dk}),
+  const Tensor conv_out = t.output("conv.out", {R, C}, gap), q_out = t.output("q", {R, Hk, dk}),
                k_out = t.output("k", {R, Hk, dk}), g_out = t.gate_output("g", {R, Hv}),
-               beta_out = t.gate_output("beta", {R, Hv}), window = t.output("window", {1, 3, C}),
-               tail = t.output("tail", {1, 3, C});
-  const ChainTable table = one_chain(R);
+               step_out = t.gate_output("step", {R, Hv}), beta_out = t.gate_output("beta", {R, Hv}),
+               window = t.output("window", {1, 3, C}), tail = t.output("tail", {1, 3, C});
+  const ChainTable table = one_chain(static_cast<int32_t>(R));
   t.call([&](Backend& b) {
     b.begin(table);
-    b.conv_gates({.conv = {.x = t.input("x", x),
+    b.conv_gates({.conv = {.x = t.input("x", x, gap),
                            .w = t.input("w", w),
                            .activation = Activation::silu,
                            .window = window,
@@ -134,19 +156,40 @@ void conv_gates(Context& c) {
                   .key_heads = static_cast<int>(Hk),
                   .key_dim = static_cast<int>(dk),
                   .l2_eps = 1e-6,
-                  .q = q_out,
-                  .k = k_out,
-                  .decay = {.x = t.input("alpha", alpha),
+                  .q = norms ? q_out : Tensor(),
+                  .k = norms ? k_out : Tensor(),
+                  .decay = {.x = t.input("alpha", alpha, gap),
                             .A_log = t.gate_input("A_log", A_log),
                             .dt_bias = t.gate_input("dt_bias", dt_bias),
-                            .out = g_out},
-                  .beta = {.x = t.input("logit", logit), .out = beta_out}});
+                            .out = g_out,
+                            .step = norms ? Tensor() : step_out,
+                            .step_min = 0.1,
+                            .step_max = 2},
+                  .beta = {.x = norms ? t.input("logit", logit, gap) : Tensor(), .out = beta_out}});
   });
-  t.compare("conv.out", conv_out, conv);
-  t.compare("q", q_out, oracle::l2_norm(q, 1e-6));
-  t.compare("k", k_out, oracle::l2_norm(k, 1e-6));
-  t.compare("g", g_out, g);
-  t.compare("beta", beta_out, beta);
+  if (norms) {
+    const Array got = t.read(conv_out);
+    Array got_v({R, Hv * dv});
+    for (int64_t r = 0; r < R; ++r)
+      for (int64_t i = 0; i < Hv * dv; ++i) got_v(r, i) = got(r, 2 * Hk * dk + i);
+    c.compare(what + "v", got_v, v, 0);
+    t.compare(what + "q", q_out, oracle::l2_norm(q, 1e-6));
+    t.compare(what + "k", k_out, oracle::l2_norm(k, 1e-6));
+    t.compare(what + "beta", beta_out, beta);
+  } else {
+    t.compare(what + "conv.out", conv_out, conv);
+    t.compare(what + "step", step_out, step);
+  }
+  t.compare(what + "g", g_out, g);
+}
+
+void conv_gates(Context& c) {
+  for (const bool norms : {true, false}) {
+    conv_gates_of(c, 33, 8, 12, norms, 0);
+    conv_gates_of(c, 33, 6, 7, norms, 3);
+    conv_gates_of(c, 150, 64, 32, norms, 16);  // several tiles of rows, heads of several pieces of 16 bytes
+    conv_gates_of(c, 5, 128, 40, norms, 0);
+  }
 }
 
 enum class Weights { each_head, all_heads, none };
@@ -161,9 +204,8 @@ Array normalised(const Array& x, const Array& weight, Weights weights) {
   return out;
 }
 
-void qk_norm_append_one(Context& c, const std::string& what, Weights weights) {
-  const int64_t R = 20, Hq = 4, Hk = 2, D = 24;
-  const int rotary_dim = 8;
+void qk_norm_append_one(Context& c, const std::string& what, Weights weights, int64_t D, int rotary_dim) {
+  const int64_t R = 20, Hq = 4, Hk = 2;
   Trial t(c, 94);
   const bool all = weights == Weights::all_heads;
   const Array q = t.normals({R, Hq, D}), k = t.normals({R, Hk, D}), v = t.normals({R, Hk, D}),
@@ -180,7 +222,7 @@ void qk_norm_append_one(Context& c, const std::string& what, Weights weights) {
                q_out = t.output("q_out", {R, Hq, D}), k_out = t.output("k_out", {R, Hk, D});
   t.call([&](Backend& b) {
     b.begin(table);
-    b.qk_norm_append({.q = t.input("q", q, 9),
+    b.qk_norm_append({.q = t.input("q", q, D == 24 ? 9 : 8),
                       .k = t.input("k", k),
                       .v = t.input("v", v),
                       .q_weight = weight("q_weight", qw),
@@ -202,15 +244,19 @@ void qk_norm_append_one(Context& c, const std::string& what, Weights weights) {
 }
 
 void qk_norm_append(Context& c) {
-  qk_norm_append_one(c, "heads alone", Weights::each_head);
-  qk_norm_append_one(c, "heads together", Weights::all_heads);
-  qk_norm_append_one(c, "no norm", Weights::none);
+  for (const auto& [D, rotary_dim] : {std::pair{24, 8}, {64, 64}, {128, 32}, {256, 64}, {256, 0}}) {
+    const std::string what = str(D, " wide, ", rotary_dim, " rotated, ");
+    qk_norm_append_one(c, what + "heads alone", Weights::each_head, D, rotary_dim);
+    qk_norm_append_one(c, what + "heads together", Weights::all_heads, D, rotary_dim);
+    qk_norm_append_one(c, what + "no norm", Weights::none, D, rotary_dim);
+  }
 }
 
 }  // namespace
 
 std::vector<Case> composite_cases() {
   return {{"add_rms_norm/rows", "add_rms_norm", "", add_rms_norm},
+          {"add_gated/rows", "add_gated", "", add_gated},
           {"gated_norm/orders", "gated_norm", "", gated_norm},
           {"conv_gates/inputs", "conv_gates", "", conv_gates},
           {"qk_norm_append/rows", "qk_norm_append", "", qk_norm_append}};

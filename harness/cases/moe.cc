@@ -97,6 +97,14 @@ void route(Context& c) {
                             .groups = 8,
                             .kept_groups = 3,
                             .bias = true},
+                           {.E = 256,
+                            .k = 8,
+                            .score = RouteArgs::Score::sigmoid,
+                            .groups = 8,
+                            .kept_groups = 4,
+                            .bias = true},
+                           {.E = 40, .k = 3},
+                           {.E = 600, .k = 5},
                            {.k = 16}};
   for (const Routing& r : kinds)
     for (const int64_t R : {0, 1, 33})

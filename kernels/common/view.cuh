@@ -58,6 +58,14 @@ __device__ inline float activate(float x, int activation) {  // core/backend.h A
   }
 }
 
+// The step Δ of core/backend.h DecayGateArgs: softplus(x) within [low, high].
+__device__ inline float decay_step(float x, float low, float high) {
+  float delta = x + (x > 0 ? log1pf(expf(-x)) : log1pf(expf(x)) - x);
+  if (delta < low) delta = low;
+  if (delta > high) delta = high;
+  return delta;
+}
+
 __device__ inline float warp_sum(float x) {
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;

@@ -12,11 +12,14 @@ namespace hypic::cuda {
 // multiples of 16 bytes.
 bool add_pieces_takes(const AddArgs& args);
 bool gate_mul_pieces_takes(const GateMulArgs& args);
+bool add_gated_pieces_takes(const AddGatedArgs& args);
 bool add_rms_norm_pieces_takes(const AddRmsNormArgs& args);
 bool gated_norm_pieces_takes(const GatedNormArgs& args);
 
 void add_pieces(const AddArgs& args, cudaStream_t stream);
 void gate_mul_pieces(const GateMulArgs& args, cudaStream_t stream);
+// Nothing is rounded between the gate and the sum.
+void add_gated_pieces(const AddGatedArgs& args, cudaStream_t stream);
 // The sum is rounded before the norm, as it is when the two run one after the other.
 void add_rms_norm_pieces(const AddRmsNormArgs& args, cudaStream_t stream);
 // Nothing is rounded between the norm and the gate.

@@ -122,10 +122,7 @@ void decay_gate_as(const DecayGateArgs& a, cudaStream_t stream) {
   const auto low = static_cast<float>(a.step_min), high = static_cast<float>(a.step_max);
   const int64_t D = shape.D;
   for_each(shape, stream, "decay_gate", [=] __device__(int64_t r, int64_t h, int64_t d) {
-    const float z = load(x.row(r, h) + d) + bias[h * D + d];
-    float delta = z + (z > 0 ? log1pf(expf(-z)) : log1pf(expf(z)) - z);
-    if (delta < low) delta = low;
-    if (delta > high) delta = high;
+    const float delta = decay_step(load(x.row(r, h) + d) + bias[h * D + d], low, high);
     if (step) step.row(r, h)[d] = delta;
     out.row(r, h)[d] = -expf(A_log[h]) * delta;
   });

@@ -1,0 +1,36 @@
+// Launches that overlap: a kernel takes its place on the GPU while the one before it ends, for the time of a launch
+// counts where rows are few.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "kernels/common/cuda.cuh"
+
+namespace hypic::cuda {
+
+// Every thread of a kernel that launch_next starts calls this before it reads or writes what another kernel may touch:
+// it lets the next kernel take its place already, and waits until those before are done and their memory can be seen.
+__device__ inline void follow() {
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+}
+
+template <class... Params, class... Args>
+void launch_next(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, cudaStream_t stream,
+                 Args&&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+}
+
+}  // namespace hypic::cuda
