@@ -17,6 +17,7 @@
 #include "kernels/linear_attention/linear_attention.cuh"
 #include "kernels/ops/attention.cuh"
 #include "kernels/ops/attention_mma.cuh"
+#include "kernels/ops/attention_wgmma.cuh"
 #include "kernels/ops/causal_conv.cuh"
 #include "kernels/ops/causal_conv_rows.cuh"
 #include "kernels/ops/experts_mma.cuh"
@@ -207,7 +208,9 @@ class CudaBackend final : public Backend {
   void rope(const RopeArgs& a) override { run("rope/plain", cuda::rope, a, stream_); }
   void append_kv(const AppendKvArgs& a) override { run("append_kv/plain", cuda::append_kv, a, table_, stream_); }
   void attention(const AttentionArgs& a) override {
-    if (fast() && attention_mma_takes(a, table_))
+    if (fast() && attention_wgmma_suits(a, table_))
+      run("attention/wgmma", cuda::attention_wgmma, a, table_, sms_, stream_);
+    else if (fast() && attention_mma_takes(a, table_))
       run("attention/mma", cuda::attention_mma, a, table_, sms_, stream_);
     else
       run("attention/plain", cuda::attention, a, table_, stream_);

@@ -95,9 +95,16 @@ void add_attention(std::vector<Bench>& all, const Sizes& sizes) {
                      pages.run(job, heads);
                    }});
 
+  // Segments prefilled alone, side by side.
+  const int64_t segments = sizes(64, 4), length = sizes(512, 40), seam = 8;
+  all.push_back({str("attention/cold/", shape, "/", segments, "x", length), [=](Job& job) {
+                   Pages pages;
+                   for (int64_t i = 0; i < segments; ++i) pages.chain(range(0, length), 0);
+                   pages.run(job, heads);
+                 }});
+
   // Segments whose K, V stand at local positions, but for the seam at their start, which is
   // recomputed.
-  const int64_t segments = sizes(64, 4), length = sizes(512, 40), seam = 8;
   all.push_back(
       {str("attention/seams/", shape, "/", segments, "x", seam, "_of_", segments * length),
        [=](Job& job) {

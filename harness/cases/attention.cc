@@ -245,6 +245,8 @@ void wide(Context& c) {
   for (const int32_t p : seams) far.push_back(p + 200000);
   Store(c, {8, 1, 128, 128, 64, 1e7}, {{far, 0, {{8, 73, 200000, 200000}, {8, 127, 200073, 0}}}})
       .run("at 200000, one residue not relocated");
+  Store(c, {8, 1, 256, 256, 64, 1e7}, {{range(0, 190)}, {range(420, 450), 0, {{3, 210, 0, 0}, {8, 197, 223, 223}}}})
+      .run("several tiles of rows and keys, residues from anywhere in a page on");
 }
 
 // Decode and chunked prefill: earlier forwards have put tokens in.

@@ -38,11 +38,10 @@ int choose_rows(const AttentionShape& shape, std::span<const Chain> chains) {
   return many && shape.max_keys >= kManyKeys ? 128 : 64;
 }
 
-}  // namespace
-
-AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains) {
+// Tiles of `tile_rows` rows, of which `slots` go at once.
+AttentionPlan plan_splits(const AttentionShape& shape, std::span<const Chain> chains, int tile_rows, double slots) {
   AttentionPlan plan;
-  plan.rows = choose_rows(shape, chains);
+  plan.rows = tile_rows;
   plan.tiles = static_cast<int>(tiles_of(chains, shape.group, plan.rows));
 
   // Key tiles: the most that a tile of rows can have, and about how many all have. The rows of a chain see ever
@@ -63,8 +62,7 @@ AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain>
     rows += n;
   }
 
-  const AttentionBlock block = attention_block(shape.head_dim, plan.rows);
-  const double slots = shape.sms * block.blocks_per_sm, blocks = static_cast<double>(plan.tiles) * shape.kv_heads;
+  const double blocks = static_cast<double>(plan.tiles) * shape.kv_heads;
   const int64_t part_bytes = std::max<int64_t>(rows * shape.group * shape.kv_heads * shape.head_dim * 4, 1);
   const auto most = static_cast<int>(std::clamp<int64_t>(
       std::min(longest / kMinChunk, kMaxPartBytes / part_bytes), 1, kMaxAttentionSplits));
@@ -82,6 +80,26 @@ AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain>
   while (plan.splits < most && time(plan.splits) > kFewestSplits * least) ++plan.splits;
   plan.chunk = static_cast<int>(ceil_div(longest, plan.splits));
   plan.splits = static_cast<int>(ceil_div(longest, plan.chunk));
+  return plan;
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains) {
+  const int rows = choose_rows(shape, chains);
+  return plan_splits(shape, chains, rows, shape.sms * attention_block(shape.head_dim, rows).blocks_per_sm);
+}
+
+bool attention_wgmma_suits(const AttentionShape& shape, std::span<const Chain> chains) {
+  int64_t all = 0;
+  for (const Chain& chain : chains) all += pairs(chain, shape.group);
+  return 2 * all > kAttentionWgmmaRows * tiles_of(chains, shape.group, kAttentionWgmmaRows);
+}
+
+AttentionPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains) {
+  AttentionPlan plan = plan_splits(shape, chains, kAttentionWgmmaRows, shape.sms);
+  const int blocks = std::max(plan.tiles * shape.kv_heads, 1);
+  plan.blocks = plan.splits > 1 ? blocks : std::min(blocks, shape.sms);
   return plan;
 }
 

@@ -40,8 +40,18 @@ struct AttentionPlan {
   int tiles = 0;    // of all chains, for one KV head
   int splits = 1;
   int chunk = 0;    // key tiles of a split; the last one takes all that is left
+  int blocks = 0;   // of attention_wgmma, for each split: each takes one tile of rows of a KV head after another
 };
 
 AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains);
+
+// What follows is of attention_wgmma. Its tiles of keys begin at multiples of kAttentionGroupKeys, in residues as well,
+// and are as large as registers allow.
+inline constexpr int kAttentionWgmmaRows = 128;
+inline constexpr int kAttentionGroupKeys = 8;
+constexpr int attention_wgmma_keys(int head_dim) { return head_dim > 128 ? 80 : 128; }
+// Whether it is the faster one: most of its tiles of rows would be more than half full.
+bool attention_wgmma_suits(const AttentionShape& shape, std::span<const Chain> chains);
+AttentionPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains);
 
 }  // namespace hypic::cuda

@@ -64,6 +64,32 @@ TEST(AttentionPlan, IsSoundForAllSizes) {
               }
 }
 
+TEST(AttentionPlan, OfWgmmaIsSoundForAllSizes) {
+  for (const int sms : kGpus)
+    for (const int head_dim : {64, 128, 256})
+      for (const int group : {1, 8, 40})
+        for (const int rows : {0, 1, 65, 512})
+          for (const int kv_begin : {0, 32767})
+            for (const int residues : {0, 64}) {
+              const auto chains = chains_of(3, rows, kv_begin, residues);
+              const auto s = shape(sms, kv_begin + rows + residues * 500, head_dim, 2, group);
+              const AttentionPlan plan = plan_attention_wgmma(s, chains);
+              EXPECT_EQ(plan.rows, kAttentionWgmmaRows);
+              expect_sound(s, chains, plan);
+            }
+}
+
+TEST(AttentionPlan, WgmmaSuitsRowsThatFillItsTiles) {
+  const AttentionShape s = shape(132, 32768);
+  EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 8192)));
+  EXPECT_TRUE(attention_wgmma_suits(s, chains_of(64, 512)));
+  EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 64, 32000)));
+  EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 512, 0, 64)));
+  EXPECT_FALSE(attention_wgmma_suits(s, chains_of(64, 1, 32767))) << "decode";
+  EXPECT_FALSE(attention_wgmma_suits(s, chains_of(1, 8, 0, 1))) << "one seam";
+  EXPECT_FALSE(attention_wgmma_suits(s, {}));
+}
+
 TEST(AttentionPlan, NoRowsMakeNoTiles) {
   EXPECT_EQ(plan_attention(shape(132, 0), {}).tiles, 0);
   const auto plan = plan_attention(shape(132, 0), chains_of(3, 0));
