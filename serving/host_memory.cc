@@ -21,7 +21,13 @@ HostArena::HostArena(Backend& backend, int64_t bytes)
   if (capacity_ > 0) free_[0] = capacity_;
 }
 
-HostArena::~HostArena() { backend_.release_host(memory_); }
+HostArena::~HostArena() {
+  try {
+    if (const auto event = backend_.record()) event->wait();
+  } catch (const std::exception&) {  // a device that failed copies no more
+  }
+  backend_.release_host(memory_);
+}
 
 HostArena::Range HostArena::take(int64_t bytes, End end) {
   const int64_t needed = rounded_up(bytes);
@@ -93,13 +99,6 @@ std::shared_ptr<HostResidue> HostResidue::download(Backend& backend, const Pools
   residue->sections_ = std::move(sections);
   residue->device_form_ = std::move(form);
   return residue;
-}
-
-HostResidue::~HostResidue() {
-  try {
-    if (arrived_) arrived_->wait();  // nobody else may get the memory before
-  } catch (const std::exception&) {
-  }
 }
 
 std::span<const uint8_t> HostResidue::bytes() {

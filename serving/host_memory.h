@@ -14,7 +14,9 @@
 
 namespace hypic {
 
-// Pinning takes long, so it is done once. Ranges may be given back by any thread; none may outlive the arena.
+// Pinning takes long, so it is done once. Ranges may be given back by any thread, also while copies from and to them are
+// under way: whoever takes the memory next must write it by copies of the device, which come later in its order, or after
+// one of them is done. None may outlive the arena, which waits for all copies at its end.
 class HostArena {
  public:
   // Error: there is not as much memory.
@@ -74,7 +76,6 @@ class HostResidue {
   // Enqueues the copies. Null where the arena has no room.
   static std::shared_ptr<HostResidue> download(Backend& backend, const Pools& pools, HostArena& arena, Part part,
                                                std::vector<Section> sections, const Placement& from);
-  ~HostResidue();
   HostResidue(const HostResidue&) = delete;
   HostResidue& operator=(const HostResidue&) = delete;
 

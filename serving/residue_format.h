@@ -85,7 +85,7 @@ std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
                           const std::vector<Section>& sections, const Placement& from);
 
 // Host memory → device. `lasting`: the bytes are of Backend::allocate_host and stay until an event that is recorded
-// afterwards is done. Rows of a page behind the last token are not written.
+// afterwards is done, but for copies that are enqueued later. Rows of a page behind the last token are not written.
 void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& sections,
             std::span<const uint8_t> bytes, const Placement& to, bool lasting = false);
 

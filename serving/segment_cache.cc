@@ -87,7 +87,6 @@ SegmentCache::~SegmentCache() {
   try {
     drain();
     set_times();
-    for (const Upload& upload : uploads_) upload.done->wait();
   } catch (const std::exception&) {  // a device that failed; the files are whole whatever happens
   }
 }
@@ -497,7 +496,6 @@ bool SegmentCache::send_down(Entry& entry, bool to_host) {
 
 // Books what has arrived since the last time.
 void SegmentCache::collect() {
-  while (!uploads_.empty() && uploads_.front().done->done()) uploads_.pop_front();
   if (!writer_) return;
   for (const std::string& failure : writer_->done()) {
     const UnderWay one = under_way_.front();
@@ -563,7 +561,6 @@ bool SegmentCache::promote(Entry& entry) {
     if (slots) slots->give_back(placement.slot);
     throw;
   }
-  if (auto done = host ? backend_.record() : nullptr) uploads_.push_back({std::move(done), host});
   leave_host(entry);
   enter_device(entry, std::move(placement));
   ++promoted_;

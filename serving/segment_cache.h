@@ -194,10 +194,6 @@ class SegmentCache {
     int64_t host_bytes, file_bytes;
     int64_t used;
   };
-  struct Upload {
-    std::unique_ptr<Event> done;
-    std::shared_ptr<HostResidue> from;
-  };
 
   Sha256::Digest key(const Tokens& tokens) const;
   bool admits(const Id& wanted);
@@ -274,7 +270,6 @@ class SegmentCache {
 
   std::deque<UnderWay> under_way_;  // as pushed
   int64_t queued_bytes_ = 0, writing_bytes_ = 0;  // their sums
-  std::deque<Upload> uploads_;  // from memory that must stay until they are done
   std::unique_ptr<ResidueWriter> writer_;  // null without lower tiers that need it
 
   std::list<Id> seen_;  // the latest first
