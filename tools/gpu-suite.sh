@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that is checked and measured on a GPU, in one run: sh tools/gpu-suite.sh BUNDLE OUT [PART...]
 # BUNDLE: what tools/device-bundle.sh made; OUT: a folder for logs and reports; PART: some of conformance, thorough,
-# models, reuse, validate, sanitizer, bench (all). docs/gpu-runs.md says how results are kept. Ends with a summary, and
-# exit code 1 where something failed.
+# models, reuse, validate, sanitizer, bench, ttft, soak (all but the last two). docs/gpu-runs.md says how results are
+# kept. Ends with a summary, and exit code 1 where something failed.
 set -u
 cd "$(dirname "$0")/.."
 hypic=$1/hypic
@@ -21,7 +21,7 @@ touch "$out/summary.txt"
 step() {
   log=$1; shift
   start=$(date +%s)
-  timeout 400 "$@" > "$out/$log.log" 2>&1
+  timeout 590 "$@" > "$out/$log.log" 2>&1
   code=$?
   printf '%s: exit %s, %s s\n' "$log" "$code" "$(($(date +%s) - start))" | tee -a "$out/summary.txt"
   [ "$code" -eq 0 ] || { failed=1; grep -v '^PASS  ' "$out/$log.log" | tail -8 | tee -a "$out/summary.txt"; }
@@ -80,6 +80,18 @@ bench() {
     step "bench-$(named "$backend")" "$bench" --backend "$backend" --budget 0.4 \
       --json "$out/bench-$(named "$backend").json" --markdown "$out/bench-$(named "$backend").md"
   done
+}
+
+# Every cell of the paper at full size, about four minutes a model.
+ttft() {
+  for model in qwen3.5-35b-a3b ring-mini-linear-2.0; do
+    step "ttft-$model" "$hypic" run suites/ttft.json --model "random:$model:7" --backend cuda --out "$out/ttft-$model"
+  done
+}
+
+# Eight minutes; other parts may run beside it, what they time is not worth keeping then.
+soak() {
+  step soak-cuda "$hypic" run suites/soak.json --backend cuda --out "$out/soak-cuda"
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee "$out/gpu.txt"
