@@ -247,6 +247,8 @@ void wide(Context& c) {
       .run("at 200000, one residue not relocated");
   Store(c, {8, 1, 256, 256, 64, 1e7}, {{range(0, 190)}, {range(420, 450), 0, {{3, 210, 0, 0}, {8, 197, 223, 223}}}})
       .run("several tiles of rows and keys, residues from anywhere in a page on");
+  Store(c, {8, 1, 256, 256, 64, 1e7}, {{range(851, 868), 0, {{8, 400, 0, 0}, {3, 451, 400, 400}}}})
+      .run("few rows that see many keys");
 }
 
 // Decode and chunked prefill: earlier forwards have put tokens in.

@@ -187,6 +187,9 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap* tensor, int32_t 
       "l"(tensor), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier)
       : "memory");
 }
+// Of the line at this address, into that cache.
+__device__ inline void prefetch_l1(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+__device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 __device__ inline void prefetch_tensor(const CUtensorMap* tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(tensor) : "memory");
 }

@@ -10,6 +10,7 @@ namespace hypic::cuda {
 namespace {
 
 constexpr int kKeys = kAttentionKeys;
+constexpr int kMergeThreads = 512;
 
 // A tile of keys that is on its way to shared memory or there.
 struct KeyTile {
@@ -180,7 +181,9 @@ __global__ void __launch_bounds__(Layout<D, kRows>::kThreads, Layout<D, kRows>::
   auto& rows = *reinterpret_cast<RowTile*>(memory + L::kRowTile);
   auto* shared_cursor = reinterpret_cast<KeyCursor*>(memory + L::kCursor);
   if (warp == 0) {
-    const RowTile found = row_tile(p, kRows, static_cast<int>(blockIdx.x));
+    // The last rows of a chain see the most keys: they go first.
+    const int block = static_cast<int>(blockIdx.x);
+    const RowTile found = row_tile(p, kRows, p.tiles - 1 - block / p.kv_heads, block % p.kv_heads);
     if (lane == 0) rows = found;
     KeyCursor cursor;
     cursor.begin(p, found, static_cast<int>(blockIdx.y));
@@ -343,6 +346,10 @@ __global__ void __launch_bounds__(Layout<D, kRows>::kThreads, Layout<D, kRows>::
       divisor[m][half] += __shfl_xor_sync(kAll, divisor[m][half], 2);
     }
 
+  const auto part_of = [&](int row) -> int64_t {  // of this split
+    if (p.splits == 1) return kNone;
+    return (int64_t{blockIdx.y} * p.rows + rows.row_of(row)) * (p.kv_heads * p.group) + rows.head(row);
+  };
   if constexpr (L::kBlock.key_warps == 1) {
 #pragma unroll
     for (int m = 0; m < M; ++m)
@@ -350,7 +357,7 @@ __global__ void __launch_bounds__(Layout<D, kRows>::kThreads, Layout<D, kRows>::
       for (int half = 0; half < 2; ++half) {
         const int row = (row_warp * M + m) * 16 + half * 8 + lane / 4;
         if (row >= rows.valid) continue;
-        const RowWriter<D> to(p, rows, row, top[m][half], divisor[m][half]);
+        const RowWriter<D> to(p, rows, row, part_of(row), top[m][half], divisor[m][half]);
 #pragma unroll
         for (int d = 0; d < D / 8; ++d)
           to.write(d * 8 + lane % 4 * 2, {sums[m][d][half * 2], sums[m][d][half * 2 + 1]});
@@ -381,9 +388,57 @@ __global__ void __launch_bounds__(Layout<D, kRows>::kThreads, Layout<D, kRows>::
         total.x += share * parts[at * L::kPartStride + d];
         total.y += share * parts[at * L::kPartStride + d + 1];
       }
-      RowWriter<D>(p, rows, row, all, weight).write(d, total);
+      RowWriter<D>(p, rows, row, part_of(row), all, weight).write(d, total);
     }
   }
+}
+
+// Joins the parts of the splits of one row and head, in an order that is fixed. A split without keys has no part.
+template <int D>
+__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ Params p) {
+  constexpr int kColumns = D / 4, kGroups = kMergeThreads / kColumns;  // group g takes splits g, g + kGroups …
+  __shared__ float shares[kMaxAttentionSplits], divisors[kMaxAttentionSplits], tops[kMaxAttentionSplits / 32];
+  __shared__ float4 totals[kGroups][kColumns];
+  const int heads = p.kv_heads * p.group, s = static_cast<int>(threadIdx.x);
+  const int64_t row = blockIdx.x, rows = int64_t{p.rows} * heads;
+  const float2 part = s < p.splits ? p.part_sums[s * rows + row] : float2{-INFINITY, 0};
+  float all = part.x;
+  for (int step = 16; step > 0; step /= 2) all = fmaxf(all, __shfl_xor_sync(kAll, all, step));
+  if (s % 32 == 0 && s < kMaxAttentionSplits) tops[s / 32] = all;
+  __syncthreads();
+  for (const float top : tops) all = fmaxf(all, top);
+  if (s < kMaxAttentionSplits) {
+    shares[s] = part.x == -INFINITY ? 0.0f : exp2_approx(part.x - all);
+    divisors[s] = shares[s] * part.y;
+  }
+  __syncthreads();
+
+  const int group = s / kColumns, column = s % kColumns;
+  float4 total = {};
+#pragma unroll 4
+  for (int i = group; i < p.splits; i += kGroups) {
+    const float share = shares[i];
+    const auto* from = reinterpret_cast<const float4*>(p.parts + (i * rows + row) * D) + column;
+    const float4 x = share != 0 ? *from : float4{};  // a part that is not there may hold NaN
+    total.x += share * x.x;
+    total.y += share * x.y;
+    total.z += share * x.z;
+    total.w += share * x.w;
+  }
+  totals[group][column] = total;
+  __syncthreads();
+  if (group > 0) return;
+  for (int g = 1; g < kGroups; ++g) {
+    total.x += totals[g][column].x;
+    total.y += totals[g][column].y;
+    total.z += totals[g][column].z;
+    total.w += totals[g][column].w;
+  }
+  float divisor = 0;
+  for (int i = 0; i < p.splits; ++i) divisor += divisors[i];
+  const float inverse = 1 / divisor;
+  *reinterpret_cast<uint2*>(p.out.row(row / heads, row % heads) + 4 * column) = {
+      pack_bf16(total.x * inverse, total.y * inverse), pack_bf16(total.z * inverse, total.w * inverse)};
 }
 
 template <int D, int kRows>
@@ -394,7 +449,9 @@ void launch_tiles(const Params& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.tiles * p.kv_heads), static_cast<unsigned>(p.splits));
   attention_mma_kernel<D, kRows><<<grid, L::kThreads, L::kBytes, stream>>>(p);
   check_launch("attention_mma");
-  if (p.splits > 1) merge_splits<D>(p, stream);
+  if (p.splits == 1) return;
+  merge_kernel<D><<<static_cast<unsigned>(p.rows * p.kv_heads * p.group), kMergeThreads, 0, stream>>>(p);
+  check_launch("attention_mma merge");
 }
 
 template <int D>
@@ -418,10 +475,14 @@ void attention_mma(const AttentionArgs& a, const TableUpload& table, int sms, cu
 void attention_mma_by(const AttentionPlan& plan, const AttentionArgs& a, const TableUpload& table,
                       cudaStream_t stream) {
   HYPIC_CHECK(attention_mma_takes(a, table));
-  check_attention(plan, a, table);
+  check_attention(a, table);
+  HYPIC_CHECK(1 <= plan.splits && plan.splits <= kMaxAttentionSplits);
   if (a.q[0] == 0) return;
-  const Scratch scratch(part_bytes(plan, a), stream);
-  const Params p = attention_params(plan, a, table, scratch);
+  const int64_t parts = plan.splits > 1 ? plan.splits * a.q[0] * a.q[1] : 0;
+  const Scratch scratch(part_bytes(parts, a), stream);
+  Params p = attention_params(a, table, plan.tiles, parts, scratch);
+  p.splits = plan.splits;
+  p.chunk = plan.chunk;
   if (a.q[2] == 64) launch<64>(plan.rows, p, stream);
   if (a.q[2] == 128) launch<128>(plan.rows, p, stream);
   if (a.q[2] == 256) launch<256>(plan.rows, p, stream);

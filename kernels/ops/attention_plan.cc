@@ -16,6 +16,11 @@ constexpr int kMinChunk = 4;
 constexpr int32_t kManyKeys = 2048;
 constexpr double kFewestSplits = 1.04;  // the fewest splits that take at most so many times the least time
 constexpr int64_t kMaxPartBytes = int64_t{256} << 20;
+// In the time of a key tile of attention_wgmma: what shares cost beside it, the kernels before and after them first of
+// all; what beginning and ending a row tile costs.
+constexpr double kShareCost = 6;
+constexpr int kShareGap = 6;
+constexpr double kMinShare = 4;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -38,40 +43,54 @@ int choose_rows(const AttentionShape& shape, std::span<const Chain> chains) {
   return many && shape.max_keys >= kManyKeys ? 128 : 64;
 }
 
-// Tiles of `tile_rows` rows, of which `slots` go at once.
-AttentionPlan plan_splits(const AttentionShape& shape, std::span<const Chain> chains, int tile_rows, double slots) {
-  AttentionPlan plan;
-  plan.rows = tile_rows;
-  plan.tiles = static_cast<int>(tiles_of(chains, shape.group, plan.rows));
+// Key tiles: the most that a tile of rows can have, and about how many all have. The rows of a chain see ever more
+// keys; where residues are among them, how many the first row sees is not known here, and taken to be none.
+struct Work {
+  int64_t rows = 0, longest = 1;
+  double all = 0, shortest_block = std::numeric_limits<double>::infinity(), longest_block = 0;
 
-  // Key tiles: the most that a tile of rows can have, and about how many all have. The rows of a chain see ever
-  // more keys; where residues are among them, how many the first row sees is not known here, and taken to be none.
-  int64_t longest = 1, rows = 0;
-  double work = 0, shortest_block = std::numeric_limits<double>::infinity(), longest_block = 0;
+  // Blocks of one length run in waves; of many lengths, the short ones fill the gaps that the long ones leave.
+  bool even() const { return shortest_block > 0.9 * longest_block; }
+};
+
+Work work_of(const AttentionShape& shape, std::span<const Chain> chains, int tile_rows, int tile_keys) {
+  Work work;
   for (const Chain& chain : chains) {
     const int64_t n = chain.row_end - chain.row_begin, residues = chain.residue_end - chain.residue_begin;
     if (n == 0) continue;
     const int64_t keys = residues > 0 ? shape.max_keys : chain.kv_begin + n;
-    const int64_t tiles = ceil_div(pairs(chain, shape.group), plan.rows);
-    const double last = static_cast<double>(ceil_div(keys, kAttentionKeys));
-    const double first = tiles == 1 ? last : static_cast<double>(chain.kv_begin) / kAttentionKeys;
-    work += static_cast<double>(tiles * shape.kv_heads) * (first + last) / 2;
-    shortest_block = std::min(shortest_block, first);
-    longest_block = std::max(longest_block, last);
-    longest = std::max(longest, (keys + (residues + 1) * (kAttentionKeys - 1)) / kAttentionKeys);
-    rows += n;
+    const int64_t tiles = ceil_div(pairs(chain, shape.group), tile_rows);
+    const double last = static_cast<double>(ceil_div(keys, tile_keys));
+    const double first = tiles == 1 ? last : static_cast<double>(chain.kv_begin) / tile_keys;
+    work.all += static_cast<double>(tiles * shape.kv_heads) * (first + last) / 2;
+    work.shortest_block = std::min(work.shortest_block, first);
+    work.longest_block = std::max(work.longest_block, last);
+    work.longest = std::max(work.longest, (keys + (residues + 1) * (tile_keys - 1)) / tile_keys);
+    work.rows += n;
   }
+  return work;
+}
 
-  const double blocks = static_cast<double>(plan.tiles) * shape.kv_heads;
-  const int64_t part_bytes = std::max<int64_t>(rows * shape.group * shape.kv_heads * shape.head_dim * 4, 1);
+}  // namespace
+
+AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains) {
+  AttentionPlan plan;
+  plan.rows = choose_rows(shape, chains);
+  plan.tiles = static_cast<int>(tiles_of(chains, shape.group, plan.rows));
+
+  const Work work = work_of(shape, chains, plan.rows, kAttentionKeys);
+  const int64_t longest = work.longest;
+
+  const AttentionBlock block = attention_block(shape.head_dim, plan.rows);
+  const double slots = shape.sms * block.blocks_per_sm, blocks = static_cast<double>(plan.tiles) * shape.kv_heads;
+  const int64_t part_bytes = std::max<int64_t>(work.rows * shape.group * shape.kv_heads * shape.head_dim * 4, 1);
   const auto most = static_cast<int>(std::clamp<int64_t>(
       std::min(longest / kMinChunk, kMaxPartBytes / part_bytes), 1, kMaxAttentionSplits));
-  // Blocks of one length run in waves; of many lengths, the short ones fill the gaps that the long ones leave.
-  const bool even = shortest_block > 0.9 * longest_block;
   const auto time = [&](int splits) {
     const double chunk = static_cast<double>(ceil_div(longest, splits));
-    const double items = splits == 1 ? blocks : work / chunk + blocks / 2;
-    const double waves = even ? std::ceil(blocks * splits / slots) : std::max(1.0, work / (chunk * slots) + 0.25);
+    const double items = splits == 1 ? blocks : work.all / chunk + blocks / 2;
+    const double waves =
+        work.even() ? std::ceil(blocks * splits / slots) : std::max(1.0, work.all / (chunk * slots) + 0.25);
     return waves * chunk +
            (splits == 1 ? 0 : kPartCost * std::ceil(items / slots) + kMergeCost + kMergePartCost * splits);
   };
@@ -83,23 +102,24 @@ AttentionPlan plan_splits(const AttentionShape& shape, std::span<const Chain> ch
   return plan;
 }
 
-}  // namespace
-
-AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains) {
-  const int rows = choose_rows(shape, chains);
-  return plan_splits(shape, chains, rows, shape.sms * attention_block(shape.head_dim, rows).blocks_per_sm);
-}
-
 bool attention_wgmma_suits(const AttentionShape& shape, std::span<const Chain> chains) {
   int64_t all = 0;
   for (const Chain& chain : chains) all += pairs(chain, shape.group);
   return 2 * all > kAttentionWgmmaRows * tiles_of(chains, shape.group, kAttentionWgmmaRows);
 }
 
-AttentionPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains) {
-  AttentionPlan plan = plan_splits(shape, chains, kAttentionWgmmaRows, shape.sms);
-  const int blocks = std::max(plan.tiles * shape.kv_heads, 1);
-  plan.blocks = plan.splits > 1 ? blocks : std::min(blocks, shape.sms);
+AttentionWgmmaPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains) {
+  AttentionWgmmaPlan plan;
+  plan.tiles = static_cast<int>(tiles_of(chains, shape.group, kAttentionWgmmaRows));
+  plan.blocks = plan.tiles * shape.kv_heads;
+  const Work work = work_of(shape, chains, kAttentionWgmmaRows, attention_wgmma_keys(shape.head_dim));
+  const double longest = static_cast<double>(work.longest), each = work.all / shape.sms;
+  const double whole = work.even() ? std::ceil(static_cast<double>(plan.blocks) / shape.sms) * longest
+                                   : std::max(longest, each);
+  plan.shares = each + kShareCost < whole && (longest + kShareGap) * plan.blocks < std::numeric_limits<int32_t>::max();
+  plan.gap = kShareGap;
+  plan.blocks = std::min(plan.blocks, shape.sms);
+  if (plan.shares) plan.blocks = static_cast<int>(std::clamp<double>(work.all / kMinShare, 1, shape.sms));
   return plan;
 }
 

@@ -40,7 +40,6 @@ struct AttentionPlan {
   int tiles = 0;    // of all chains, for one KV head
   int splits = 1;
   int chunk = 0;    // key tiles of a split; the last one takes all that is left
-  int blocks = 0;   // of attention_wgmma, for each split: each takes one tile of rows of a KV head after another
 };
 
 AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain> chains);
@@ -50,8 +49,17 @@ AttentionPlan plan_attention(const AttentionShape& shape, std::span<const Chain>
 inline constexpr int kAttentionWgmmaRows = 128;
 inline constexpr int kAttentionGroupKeys = 8;
 constexpr int attention_wgmma_keys(int head_dim) { return head_dim > 128 ? 80 : 128; }
+
+// `shares`: each thread block takes as many key tiles as the others, of one row tile or several; else whole row tiles.
+struct AttentionWgmmaPlan {
+  int tiles = 0;    // of rows, of all chains, for one KV head
+  int blocks = 0;
+  bool shares = false;
+  int gap = 0;      // shares: what a row tile costs beside its key tiles, in their time
+};
+
 // Whether it is the faster one: most of its tiles of rows would be more than half full.
 bool attention_wgmma_suits(const AttentionShape& shape, std::span<const Chain> chains);
-AttentionPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains);
+AttentionWgmmaPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains);
 
 }  // namespace hypic::cuda

@@ -64,22 +64,7 @@ TEST(AttentionPlan, IsSoundForAllSizes) {
               }
 }
 
-TEST(AttentionPlan, OfWgmmaIsSoundForAllSizes) {
-  for (const int sms : kGpus)
-    for (const int head_dim : {64, 128, 256})
-      for (const int group : {1, 8, 40})
-        for (const int rows : {0, 1, 65, 512})
-          for (const int kv_begin : {0, 32767})
-            for (const int residues : {0, 64}) {
-              const auto chains = chains_of(3, rows, kv_begin, residues);
-              const auto s = shape(sms, kv_begin + rows + residues * 500, head_dim, 2, group);
-              const AttentionPlan plan = plan_attention_wgmma(s, chains);
-              EXPECT_EQ(plan.rows, kAttentionWgmmaRows);
-              expect_sound(s, chains, plan);
-            }
-}
-
-TEST(AttentionPlan, WgmmaSuitsRowsThatFillItsTiles) {
+TEST(AttentionWgmmaPlan, SuitsRowsThatFillItsTiles) {
   const AttentionShape s = shape(132, 32768);
   EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 8192)));
   EXPECT_TRUE(attention_wgmma_suits(s, chains_of(64, 512)));
@@ -164,6 +149,58 @@ TEST(AttentionPlan, SeamWindowsAreSplit) {
     const double share = 0.5 * plan.tiles * s.kv_heads * s.max_keys / kAttentionKeys / slots(s, plan);
     EXPECT_LE(plan.chunk, share);
   }
+}
+
+TEST(AttentionWgmmaPlan, IsSoundForAllSizes) {
+  for (const int sms : kGpus)
+    for (const int head_dim : {64, 128, 256})
+      for (const int group : {1, 8, 40})
+        for (const int count : {0, 1, 3, 64, 256})
+          for (const int rows : {0, 1, 65, 512})
+            for (const int kv_begin : {0, 4000, 1 << 20})
+              for (const int residues : {0, 1, 64}) {
+                const auto chains = chains_of(count, rows, kv_begin, residues);
+                const auto s = shape(sms, kv_begin + rows + residues * 500, head_dim, 2, group);
+                const auto plan = plan_attention_wgmma(s, chains);
+                EXPECT_EQ(plan.tiles, count * ((rows * group + kAttentionWgmmaRows - 1) / kAttentionWgmmaRows));
+                if (plan.tiles == 0) {
+                  EXPECT_FALSE(plan.shares);
+                  EXPECT_EQ(plan.blocks, 0);
+                } else if (plan.shares) {
+                  EXPECT_GE(plan.blocks, 1);
+                  EXPECT_LE(plan.blocks, sms);
+                } else {
+                  EXPECT_EQ(plan.blocks, std::min(plan.tiles * s.kv_heads, sms));
+                }
+              }
+}
+
+TEST(AttentionWgmmaPlan, FewRowsThatSeeManyKeysShareThem) {
+  for (const int sms : kGpus) {
+    const auto s = shape(sms, 32768);
+    for (const auto& chains : {chains_of(1, 512, 0, 64), chains_of(1, 576, 0, 64), chains_of(1, 8, 0, 64),
+                               chains_of(2, 64, 32000), chains_of(1, 1000, 31000)}) {
+      const auto plan = plan_attention_wgmma(s, chains);
+      EXPECT_TRUE(plan.shares);
+      EXPECT_EQ(plan.blocks, sms);
+    }
+  }
+}
+
+TEST(AttentionWgmmaPlan, ManyRowTilesAreTakenWhole) {
+  for (const int sms : kGpus) {
+    EXPECT_FALSE(plan_attention_wgmma(shape(sms, 8192), chains_of(1, 8192)).shares);
+    EXPECT_FALSE(plan_attention_wgmma(shape(sms, 32768), chains_of(1, 32768)).shares);
+    EXPECT_FALSE(plan_attention_wgmma(shape(sms, 512), chains_of(64, 512)).shares);
+    EXPECT_FALSE(plan_attention_wgmma(shape(sms, 64), chains_of(1, 64)).shares);
+  }
+}
+
+// Blocks without a key tile would do nothing but cost their beginning.
+TEST(AttentionWgmmaPlan, LittleWorkHasFewBlocks) {
+  const auto plan = plan_attention_wgmma(shape(132, 1000), chains_of(1, 8, 992));
+  EXPECT_TRUE(plan.shares);
+  EXPECT_LE(plan.blocks, 2 * 16 / 4);
 }
 
 TEST(AttentionPlan, PartsStayWithinTheirMemory) {

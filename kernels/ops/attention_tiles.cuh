@@ -12,7 +12,6 @@
 namespace hypic::cuda {
 
 using bf16 = __nv_bfloat16;
-inline constexpr int kMergeThreads = 512;
 inline constexpr unsigned kAll = 0xffffffffu;  // lanes
 
 struct KvPages {  // [P, page size, H, D]; strides in bytes
@@ -29,8 +28,8 @@ struct Params {
   View<bf16> q;
   KvPages k, v;
   View<bf16> out;
-  float* parts;       // [splits, R, Hq, D] sums of V, where there are several splits
-  float2* part_sums;  // [splits, R, Hq] largest exponent (base 2) and divisor
+  float* parts;       // [parts, D] sums of V, where the keys of a row lie in several parts
+  float2* part_sums;  // [parts] largest exponent (base 2) and divisor
   int rows, kv_heads, group;
   int chains, tiles, splits, chunk;
   float scale;  // of scores, times log2 e
@@ -81,11 +80,10 @@ struct RowTile {
 };
 
 // For a whole warp.
-__device__ inline RowTile row_tile(const Params& p, int tile_rows, int block) {
+__device__ inline RowTile row_tile(const Params& p, int tile_rows, int tile, int kv) {
   RowTile rows;
-  rows.kv = block % p.kv_heads;
+  rows.kv = kv;
   rows.group = p.group;
-  int tile = p.tiles - 1 - block / p.kv_heads;  // the last rows of a chain see the most keys: they go first
   const auto pairs = [&](int c) { return (p.table.chains[c].row_end - p.table.chains[c].row_begin) * p.group; };
   const int c = warp_find(p.chains, [&](int c) { return (pairs(c) + tile_rows - 1) / tile_rows; }, &tile);
   rows.chain = p.table.chains[c];
@@ -143,19 +141,17 @@ __device__ void stage_rotated(const RotationTable& rotation, bool all, const QAt
   }
 }
 
-// Where a row's result goes or, where there are several splits, their part of it.
+// Where a row's result goes or, where `part` is not kNone, that part of it.
 template <int D>
 class RowWriter {
  public:
-  __device__ RowWriter(const Params& p, const RowTile& rows, int row, float top, float divisor) {
-    const int64_t r = rows.row_of(row), h = rows.head(row);
-    if (p.splits == 1) {
-      out_ = p.out.row(r, h);
+  __device__ RowWriter(const Params& p, const RowTile& rows, int row, int64_t part, float top, float divisor) {
+    if (part == kNone) {
+      out_ = p.out.row(rows.row_of(row), rows.head(row));
       inverse_ = 1 / divisor;
     } else {
-      const int64_t at = (int64_t{blockIdx.y} * p.rows + r) * (p.kv_heads * p.group) + h;
-      p.part_sums[at] = {top, divisor};
-      part_ = p.parts + at * D;
+      p.part_sums[part] = {top, divisor};
+      part_ = p.parts + part * D;
     }
   }
   __device__ void write(int d, float2 sums) const {  // dims d, d + 1
@@ -170,60 +166,6 @@ class RowWriter {
   float* part_ = nullptr;
   float inverse_ = 0;
 };
-
-// Joins the parts of the splits of one row and head, in an order that is fixed. A split without keys has no part.
-template <int D>
-__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ Params p) {
-  constexpr int kColumns = D / 4, kGroups = kMergeThreads / kColumns;  // group g takes splits g, g + kGroups …
-  __shared__ float shares[kMaxAttentionSplits], divisors[kMaxAttentionSplits], tops[kMaxAttentionSplits / 32];
-  __shared__ float4 totals[kGroups][kColumns];
-  const int heads = p.kv_heads * p.group, s = static_cast<int>(threadIdx.x);
-  const int64_t row = blockIdx.x, rows = int64_t{p.rows} * heads;
-  const float2 part = s < p.splits ? p.part_sums[s * rows + row] : float2{-INFINITY, 0};
-  float all = part.x;
-  for (int step = 16; step > 0; step /= 2) all = fmaxf(all, __shfl_xor_sync(kAll, all, step));
-  if (s % 32 == 0 && s < kMaxAttentionSplits) tops[s / 32] = all;
-  __syncthreads();
-  for (const float top : tops) all = fmaxf(all, top);
-  if (s < kMaxAttentionSplits) {
-    shares[s] = part.x == -INFINITY ? 0.0f : exp2_approx(part.x - all);
-    divisors[s] = shares[s] * part.y;
-  }
-  __syncthreads();
-
-  const int group = s / kColumns, column = s % kColumns;
-  float4 total = {};
-#pragma unroll 4
-  for (int i = group; i < p.splits; i += kGroups) {
-    const float share = shares[i];
-    const auto* from = reinterpret_cast<const float4*>(p.parts + (i * rows + row) * D) + column;
-    const float4 x = share != 0 ? *from : float4{};  // a part that is not there may hold NaN
-    total.x += share * x.x;
-    total.y += share * x.y;
-    total.z += share * x.z;
-    total.w += share * x.w;
-  }
-  totals[group][column] = total;
-  __syncthreads();
-  if (group > 0) return;
-  for (int g = 1; g < kGroups; ++g) {
-    total.x += totals[g][column].x;
-    total.y += totals[g][column].y;
-    total.z += totals[g][column].z;
-    total.w += totals[g][column].w;
-  }
-  float divisor = 0;
-  for (int i = 0; i < p.splits; ++i) divisor += divisors[i];
-  const float inverse = 1 / divisor;
-  *reinterpret_cast<uint2*>(p.out.row(row / heads, row % heads) + 4 * column) = {
-      pack_bf16(total.x * inverse, total.y * inverse), pack_bf16(total.z * inverse, total.w * inverse)};
-}
-
-template <int D>
-void merge_splits(const Params& p, cudaStream_t stream) {
-  merge_kernel<D><<<static_cast<unsigned>(p.rows * p.kv_heads * p.group), kMergeThreads, 0, stream>>>(p);
-  check_launch("attention merge");
-}
 
 // bf16 whose last axis lies in pieces of 16 bytes.
 inline bool in_pieces(const Tensor& t) {
@@ -249,38 +191,35 @@ inline AttentionShape attention_shape(const AttentionArgs& a, const TableUpload&
           .max_keys = table.max_keys()};
 }
 
-inline void check_attention(const AttentionPlan& plan, const AttentionArgs& a, const TableUpload& table) {
+inline void check_attention(const AttentionArgs& a, const TableUpload& table) {
   Shapes shapes("attention");
   shapes.bind(a.q, "q", {"R", "Hq", "D"}).bind(a.out, "out", {"R", "Hq", "D"})
       .bind(a.k_pages, "k_pages", {"P", "page", "Hkv", "D"}).bind(a.v_pages, "v_pages", {"P", "page", "Hkv", "D"});
   HYPIC_CHECK(shapes["R"] == table.rows() && shapes["page"] == table.page_size());
   HYPIC_CHECK(shapes["Hq"] % shapes["Hkv"] == 0 && a.rotary_dim <= shapes["D"]);
-  HYPIC_CHECK(1 <= plan.splits && plan.splits <= kMaxAttentionSplits);
 }
 
-// Of the parts that splits leave.
-inline int64_t part_rows(const AttentionPlan& plan, const AttentionArgs& a) {
-  return plan.splits > 1 ? plan.splits * a.q[0] * a.q[1] : 0;
-}
-inline size_t part_bytes(const AttentionPlan& plan, const AttentionArgs& a) {
-  return part_rows(plan, a) * (a.q[2] * sizeof(float) + sizeof(float2));
+// Bytes of so many parts, and after them the rest of a scratch.
+inline size_t part_bytes(int64_t parts, const AttentionArgs& a) {
+  return parts * (a.q[2] * sizeof(float) + sizeof(float2));
 }
 
-inline Params attention_params(const AttentionPlan& plan, const AttentionArgs& a, const TableUpload& table,
+// Splits, and their chunk, are left to be set.
+inline Params attention_params(const AttentionArgs& a, const TableUpload& table, int tiles, int64_t parts,
                                const Scratch& scratch) {
   return {.q = view<bf16>(a.q),
           .k = KvPages(a.k_pages),
           .v = KvPages(a.v_pages),
           .out = view<bf16>(a.out),
           .parts = scratch.as<float>(),
-          .part_sums = reinterpret_cast<float2*>(scratch.as<float>() + part_rows(plan, a) * a.q[2]),
+          .part_sums = reinterpret_cast<float2*>(scratch.as<float>() + parts * a.q[2]),
           .rows = static_cast<int>(a.q[0]),
           .kv_heads = static_cast<int>(a.k_pages[2]),
           .group = static_cast<int>(a.q[1] / a.k_pages[2]),
           .chains = static_cast<int>(table.chains().size()),
-          .tiles = plan.tiles,
-          .splits = plan.splits,
-          .chunk = plan.chunk,
+          .tiles = tiles,
+          .splits = 1,
+          .chunk = 0,
           .scale = static_cast<float>(a.scale * 1.4426950408889634),
           .rotation = rotation_table(a.rotary_dim, a.theta),
           .table = table.device()};

@@ -3,12 +3,13 @@
 #include <array>
 
 #include "kernels/common/wgmma.cuh"
-#include "kernels/ops/attention_tiles.cuh"
+#include "kernels/ops/attention_shares.cuh"
 
 // After FlashAttention-3 (arXiv 2407.08608). Warpgroups that multiply have 64 rows each, their Q rotated in shared
-// memory; two warps of another one bring tiles of K and of V there. While the scores of a tile become weights, the
-// products of the tile before it with V are under way. Q is rotated anew where a residue with another shift begins.
-// Nothing is summed in an order that depends on time: a result is the same bits each run.
+// memory; two warps of another one bring tiles of K and of V there, and a third one looks up the rows that come after.
+// While the scores of a tile become weights, the products of the tile before it with V are under way. Q is rotated anew
+// where a residue with another shift begins. Nothing is summed in an order that depends on time: a result is the same
+// bits each run.
 //
 // K and V of a tile lie in groups of kGroupKeys keys, each [D / 64][keys][64], as one box of their tensor comes from a
 // page: a group never lies in two pages, for tiles begin at multiples of kGroupKeys. Groups of which some keys are not
@@ -26,7 +27,7 @@ struct KeyTile {
   int32_t first_own;    // its first key among the chain's own; kNone: keys of a residue
   int32_t seen_from;    // residue: the position from which rows see it
   int32_t shift;
-  int16_t rows;         // which description of rows
+  int16_t piece;        // where its piece is described
   bool rotate;          // its shift is not that of the tile before
   bool masked;          // some row does not see some key
   bool last;            // of these rows
@@ -38,39 +39,47 @@ struct KeyTile {
   }
 };
 
-// Goes through the keys that a split of a tile of rows sees: residues in order, then the chain's own. For a whole warp.
+// Tiles that keys [first, last) of a residue, or of a chain's own, make.
+template <int kKeys>
+struct TilesOf {
+  __device__ static int aligned(int first) { return first / kGroupKeys * kGroupKeys; }
+  __device__ int operator()(int first, int last) const {
+    return first < last ? (last - aligned(first) + kKeys - 1) / kKeys : 0;
+  }
+};
+
+// Goes through the keys of a piece of a tile of rows: residues in order, then the chain's own. For a whole warp.
 template <int kKeys>
 struct KeyCursor {
   int part;  // residue of the chain; their number: own keys
-  int left;  // tiles of this split
+  int left;  // tiles of this piece
   int32_t page_begin, token, first, end;  // at `token` of [first, end)
   int32_t there;  // up to which tokens exist: those after `end` are not seen, but may come in the same copy
   int32_t seen_from, shift;
   int32_t rotated;  // shift that Q has been rotated for
 
-  __device__ void begin(const Params& p, const RowTile& rows, int split) {
+  __device__ void begin(const Params& p, const RowTile& rows, const Piece& piece) {
     const int residues = rows.chain.residue_end - rows.chain.residue_begin;
-    int skip = split * p.chunk;
+    int skip = piece.first;
     const auto tiles = [&](int i) {
-      if (i == residues) return tiles_of(0, rows.last_limit + 1);
+      if (i == residues) return TilesOf<kKeys>()(0, rows.last_limit + 1);
       const ResidueRef& r = p.table.residues[rows.chain.residue_begin + i];
-      return seen(rows, r) ? tiles_of(r.first, r.last) : 0;
+      return seen(rows, r) ? TilesOf<kKeys>()(r.first, r.last) : 0;
     };
     const int at = warp_find(residues + 1, tiles, &skip);
-    left = at > residues ? 0 : split == p.splits - 1 ? INT32_MAX : p.chunk;
-    enter(p, rows, min(at, residues));
+    left = piece.count;
+    enter(p, rows, at);
     token += skip * kKeys;
     rotated = shift;
   }
 
-  // The tile here; one without keys where the split has none.
   __device__ KeyTile tile(const RowTile& rows) const {
     const bool own = is_own(rows);
-    const int32_t last = left > 0 ? min(kKeys, end - token) : 0;
+    const int32_t last = min(kKeys, end - token);
     return {.from = max(first - token, 0),
             .until = last,
-            .first_own = own && left > 0 ? token : kNone,
-            .seen_from = left > 0 ? seen_from : INT32_MAX,
+            .first_own = own ? token : kNone,
+            .seen_from = seen_from,
             .shift = shift,
             .rotate = shift != rotated,
             .masked = token < first || last < kKeys ||
@@ -86,10 +95,6 @@ struct KeyCursor {
   }
 
  private:
-  __device__ static int aligned(int first) { return first / kGroupKeys * kGroupKeys; }
-  __device__ static int tiles_of(int first, int last) {
-    return first < last ? (last - aligned(first) + kKeys - 1) / kKeys : 0;
-  }
   __device__ static bool seen(const RowTile& rows, const ResidueRef& r) {
     return rows.last_position >= r.start + r.last;
   }
@@ -105,7 +110,7 @@ struct KeyCursor {
         part = to;
         page_begin = r.page_begin;
         first = r.first;
-        token = aligned(first);
+        token = TilesOf<kKeys>::aligned(first);
         end = there = r.last;
         if (first >= end) token = end;
         seen_from = r.start + r.last;
@@ -122,6 +127,14 @@ struct KeyCursor {
   }
 };
 
+// A piece of a tile of rows, and where its keys begin.
+template <int kKeys>
+struct PieceStart : RowTile {
+  int slot;   // where its part goes; kNone: it is the whole
+  bool none;  // there is no piece, nor any after it
+  KeyCursor<kKeys> cursor;
+};
+
 // What the warps that multiply know of a row. Places in units of 8 elements.
 struct Row {
   int32_t position, limit;
@@ -134,26 +147,30 @@ struct Layout {
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr int kKeys = attention_wgmma_keys(D);
   static constexpr int kStages = D * kKeys > 8192 ? 2 : 4, kDescriptions = 2 * kStages;
+  static constexpr int kPieces = 2;  // the one at work and the next
   static constexpr int kSlabs = D / 64, kSlabBytes = kGroupKeys * 128, kGroupBytes = kSlabs * kSlabBytes;
   static constexpr int kTileBytes = kKeys / kGroupKeys * kGroupBytes;
   static constexpr int kQBytes = 64 * D * 2;  // of a warpgroup: [D / 64][64 rows][64]
 
-  // Q · ring of K · ring of V · barriers · descriptions of key tiles · of tiles of rows, also of either copying warp's ·
-  // rows.
+  // Q · ring of K · ring of V · barriers · descriptions of key tiles · pieces · rows.
   static constexpr int kK = kWarpgroups * kQBytes;
   static constexpr int kV = kK + kStages * kTileBytes;
   static constexpr int kBarriers = kV + kStages * kTileBytes;
-  static constexpr int kKeyTiles = kBarriers + (4 * kStages + kDescriptions) * 8;
-  static constexpr int kRowTiles = kKeyTiles + kDescriptions * static_cast<int>(sizeof(KeyTile));
-  static constexpr int kRowTable = (kRowTiles + (kDescriptions + 2) * static_cast<int>(sizeof(RowTile)) + 7) / 8 * 8;
+  static constexpr int kKeyTiles = kBarriers + (4 * kStages + kDescriptions + 2 * kPieces) * 8;
+  static constexpr int kPieceStarts = kKeyTiles + kDescriptions * static_cast<int>(sizeof(KeyTile));
+  static constexpr int kRowTable = (kPieceStarts + kPieces * static_cast<int>(sizeof(PieceStart<kKeys>)) + 7) / 8 * 8;
   static constexpr int kBytes = kRowTable + kRows * static_cast<int>(sizeof(Row));
   static_assert(kBytes <= 227 * 1024);
 
-  // Registers a thread, of 64 Ki: the warps that copy give theirs to those that multiply.
+  // Registers a thread: the warps that copy give of theirs to those that multiply.
   static constexpr int kCopyRegisters = 56, kMultiplyRegisters = 224;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of each thread until then
+  static_assert(kWarpgroup * kCopyRegisters + kWarpgroups * kWarpgroup * kMultiplyRegisters <=
+                kThreads * kLaunchRegisters);
 };
 
-// The barriers of a block: for tile j there is K, or V; its place is free again; its description is there.
+// The barriers of a block: for tile j there is K, or V; its place is free again; its description is there. Piece i is
+// there; its place is free again.
 template <class L>
 struct Barriers {
   uint32_t at;
@@ -162,20 +179,26 @@ struct Barriers {
   __device__ uint32_t k_free(unsigned j) const { return at + (2 * L::kStages + j % L::kStages) * 8; }
   __device__ uint32_t v_free(unsigned j) const { return at + (3 * L::kStages + j % L::kStages) * 8; }
   __device__ uint32_t described(unsigned j) const { return at + (4 * L::kStages + j % L::kDescriptions) * 8; }
+  __device__ uint32_t piece(unsigned i) const { return first_piece() + i % L::kPieces * 8; }
+  __device__ uint32_t piece_free(unsigned i) const { return first_piece() + (L::kPieces + i % L::kPieces) * 8; }
   // The parity of the phase in which a stage holds tile j.
   __device__ static uint32_t parity(unsigned j) { return j / L::kStages % 2; }
   __device__ static uint32_t description_parity(unsigned j) { return j / L::kDescriptions % 2; }
+  __device__ static uint32_t piece_parity(unsigned i) { return i / L::kPieces % 2; }
+
+ private:
+  __device__ uint32_t first_piece() const { return at + (4 * L::kStages + L::kDescriptions) * 8; }
 };
 
-// Starts the copy of a tile of keys, or of their values; it has arrived when the barrier's phase ends. Zeros stand
-// where there is no key. For a whole warp.
-template <class L, int D>
+// Starts the copy of a tile of keys, or of their values, once free() returns; it has arrived when the barrier's phase
+// ends. Zeros stand where there is no key. For a whole warp.
+template <class L, int D, class Free>
 __device__ void copy_tile(const Params& p, const KvPages& pages, const CUtensorMap& tensor, int page_count, int kv,
-                          const KeyCursor<L::kKeys>& cursor, unsigned char* to, uint32_t barrier) {
+                          const KeyCursor<L::kKeys>& cursor, unsigned char* to, uint32_t barrier, const Free& free) {
   const int lane = threadIdx.x % 32;
   const int32_t token = cursor.token + lane * kGroupKeys;
   const bool mine = lane < L::kKeys / kGroupKeys;
-  const bool some = mine && cursor.left > 0 && token < cursor.end && token + kGroupKeys > cursor.first;
+  const bool some = mine && token < cursor.end && token + kGroupKeys > cursor.first;
   const bool all = token >= cursor.first && token + kGroupKeys <= cursor.there;
   int page = page_count, at = 0;  // beyond the tensor: zeros
   if (some) {
@@ -183,6 +206,7 @@ __device__ void copy_tile(const Params& p, const KvPages& pages, const CUtensorM
     at = token % p.table.page_size;
   }
   const unsigned parts = __ballot_sync(kAll, some && !all);
+  free();
   if (parts != 0) {
     for (unsigned rest = parts; rest != 0; rest &= rest - 1) {
       const int group = __ffs(rest) - 1;
@@ -207,41 +231,71 @@ __device__ void copy_tile(const Params& p, const KvPages& pages, const CUtensorM
     copy_box(shared_address(to) + lane * L::kGroupBytes, &tensor, 0, at, 0, kv, page, barrier);
 }
 
-// What one warp does: copies K, or V, of all tiles of the block's rows, and describes the tiles.
+// What one warp does: finds the pieces of the block and where their keys begin.
+template <class L, int D>
+__device__ void find_pieces(const Params& p, const Shares& shares, const Barriers<L>& barriers, unsigned char* memory) {
+  auto* const pieces = reinterpret_cast<PieceStart<L::kKeys>*>(memory + L::kPieceStarts);
+  const int lane = threadIdx.x % 32;
+  PieceWalk walk;
+  walk.begin(p, shares);
+  for (unsigned i = 0;; ++i) {
+    barrier_wait(barriers.piece_free(i), barriers.piece_parity(i) ^ 1);
+    const Piece piece = walk.next(p, shares);
+    PieceStart<L::kKeys>& start = pieces[i % L::kPieces];
+    if (piece.count > 0) {
+      const RowTile rows = row_tile(p, L::kRows, piece.tile, piece.kv);
+      KeyCursor<L::kKeys> cursor;
+      cursor.begin(p, rows, piece);
+      if (lane == 0) {
+        static_cast<RowTile&>(start) = rows;
+        start.slot = piece.slot;
+        start.cursor = cursor;
+      }
+      for (int row = lane; row < rows.valid; row += 32) {
+        const bf16* const q = p.q.row(rows.row_of(row), rows.head(row));
+        for (int d = 0; d < D; d += 64) prefetch_l2(q + d);
+      }
+    }
+    if (lane == 0) {
+      start.none = piece.count == 0;
+      barrier_arrive(barriers.piece(i));
+    }
+    if (piece.count == 0) return;
+  }
+}
+
+// What one warp does: copies K, or V, of all tiles of the block's pieces, and describes the tiles.
 template <class L, int D, bool kK>
 __device__ void copy_tiles(const Params& p, const CUtensorMap& tensor, int pages, const Barriers<L>& barriers,
                            unsigned char* memory) {
   auto* const key_tiles = reinterpret_cast<KeyTile*>(memory + L::kKeyTiles);
-  auto* const row_tiles = reinterpret_cast<RowTile*>(memory + L::kRowTiles);
-  RowTile& rows = row_tiles[L::kDescriptions + (kK ? 0 : 1)];  // for there are no registers for it
+  const auto* const pieces = reinterpret_cast<const PieceStart<L::kKeys>*>(memory + L::kPieceStarts);
   const int lane = threadIdx.x % 32;
   if (lane == 0) prefetch_tensor(&tensor);
   unsigned j = 0;
-  // The blocks go to and fro over the tiles of rows, whose keys become fewer, so that they get equally many.
-  for (int i = 0;; ++i) {
-    const int block = i * gridDim.x + (i % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-    if (block >= p.tiles * p.kv_heads) break;
-    const RowTile found = row_tile(p, L::kRows, block);
-    if (lane == 0) rows = found;
-    __syncwarp();
-    KeyCursor<L::kKeys> cursor;
-    cursor.begin(p, rows, static_cast<int>(blockIdx.y));
-    for (bool begins = true, last = false; !last; ++j, begins = false) {
+  for (unsigned i = 0;; ++i) {
+    barrier_wait(barriers.piece(i), barriers.piece_parity(i));
+    const PieceStart<L::kKeys>& rows = pieces[i % L::kPieces];
+    if (rows.none) break;
+    KeyCursor<L::kKeys> cursor = rows.cursor;
+    for (bool last = false; !last; ++j) {
       KeyTile tile = cursor.tile(rows);
       last = tile.last;
-      barrier_wait(kK ? barriers.k_free(j) : barriers.v_free(j), barriers.parity(j) ^ 1);
-      if (kK && lane == 0) {  // the description in this place has been read: the K of a later tile was
-        tile.rows = static_cast<int16_t>(i % L::kDescriptions);
-        if (begins) row_tiles[tile.rows] = rows;
-        key_tiles[j % L::kDescriptions] = tile;
-        barrier_arrive(barriers.described(j));
-      }
+      const auto free = [&] {
+        barrier_wait(kK ? barriers.k_free(j) : barriers.v_free(j), barriers.parity(j) ^ 1);
+        if (kK && lane == 0) {  // the description in this place has been read: the K of a later tile was
+          tile.piece = static_cast<int16_t>(i % L::kPieces);
+          key_tiles[j % L::kDescriptions] = tile;
+          barrier_arrive(barriers.described(j));
+        }
+      };
       copy_tile<L, D>(p, kK ? p.k : p.v, tensor, pages, rows.kv, cursor,
                       memory + (kK ? L::kK : L::kV) + j % L::kStages * L::kTileBytes,
-                      kK ? barriers.k(j) : barriers.v(j));
+                      kK ? barriers.k(j) : barriers.v(j), free);
       cursor.next(p, rows);
     }
     __syncwarp();
+    if (lane == 0) barrier_arrive(barriers.piece_free(i));
   }
   if (!kK) return;
   barrier_wait(barriers.k_free(j), barriers.parity(j) ^ 1);
@@ -254,11 +308,12 @@ __device__ void copy_tiles(const Params& p, const CUtensorMap& tensor, int pages
 template <int D>
 __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
     attention_wgmma_kernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap k_tensor,
-                           const __grid_constant__ CUtensorMap v_tensor, int pages) {
+                           const __grid_constant__ CUtensorMap v_tensor, int page_count,
+                           const __grid_constant__ Shares shares) {
   using L = Layout<D>;
   extern __shared__ __align__(1024) unsigned char memory[];
   auto* const key_tiles = reinterpret_cast<KeyTile*>(memory + L::kKeyTiles);
-  auto* const row_tiles = reinterpret_cast<RowTile*>(memory + L::kRowTiles);
+  const auto* const pieces = reinterpret_cast<const PieceStart<L::kKeys>*>(memory + L::kPieceStarts);
   const uint32_t shared = shared_address(memory);
   const Barriers<L> barriers{shared + L::kBarriers};
   const int warpgroup = __shfl_sync(kAll, threadIdx.x / kWarpgroup, 0);  // which keeps what depends on it uniform
@@ -271,14 +326,19 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
       barrier_init(barriers.v_free(j), 4 * L::kWarpgroups);
     }
     for (unsigned j = 0; j < L::kDescriptions; ++j) barrier_init(barriers.described(j), 1);
+    for (unsigned i = 0; i < L::kPieces; ++i) {
+      barrier_init(barriers.piece(i), 1);
+      barrier_init(barriers.piece_free(i), 4 * L::kWarpgroups + 2);
+    }
     barrier_init_fence();
   }
   __syncthreads();
 
   if (warpgroup == L::kWarpgroups) {
     give_registers<L::kCopyRegisters>();
-    if (warp == 0) copy_tiles<L, D, true>(p, k_tensor, pages, barriers, memory);
-    if (warp == 1) copy_tiles<L, D, false>(p, v_tensor, pages, barriers, memory);
+    if (warp == 0) copy_tiles<L, D, true>(p, k_tensor, page_count, barriers, memory);
+    if (warp == 1) copy_tiles<L, D, false>(p, v_tensor, page_count, barriers, memory);
+    if (warp == 2) find_pieces<L, D>(p, shares, barriers, memory);
     return;
   }
 
@@ -384,7 +444,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
   while (true) {
     barrier_wait(barriers.described(j), barriers.description_parity(j));
     if (key_tiles[j % L::kDescriptions].none) break;
-    const RowTile& rows = row_tiles[key_tiles[j % L::kDescriptions].rows];
+    const int piece = key_tiles[j % L::kDescriptions].piece;
+    const PieceStart<L::kKeys>& rows = pieces[piece];
     group_barrier();  // nobody reads the table of the rows before
     if (threadIdx.x % kWarpgroup < 64) {
       const int row = first_row + threadIdx.x % kWarpgroup;
@@ -449,7 +510,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
       divisor[half] += __shfl_xor_sync(kAll, divisor[half], 1);
       divisor[half] += __shfl_xor_sync(kAll, divisor[half], 2);
     }
-    if (p.splits == 1) {
+    if (rows.slot == kNone) {
       group_barrier();  // nobody reads Q, in whose place the rows become whole
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -472,12 +533,14 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
       for (int half = 0; half < 2; ++half) {
         const int row = lane_row + half * 8;
         if (row >= rows.valid) continue;
-        const RowWriter<D> to(p, rows, row, top[half] * p.scale, divisor[half]);
+        const RowWriter<D> to(p, rows, row, int64_t{rows.slot} * L::kRows + row, top[half] * p.scale, divisor[half]);
 #pragma unroll
         for (int d = 0; d < D / 8; ++d)
           to.write(d * 8 + lane % 4 * 2, {sums[d * 4 + half * 2], sums[d * 4 + half * 2 + 1]});
       }
     }
+    __syncwarp();
+    release(barriers.piece_free(piece));
   }
 }
 
@@ -509,15 +572,25 @@ CUtensorMap boxes_of(const Tensor& pages) {
 }
 
 template <int D>
-void launch(int blocks, const Params& p, const AttentionArgs& a, cudaStream_t stream) {
+void launch(const AttentionWgmmaPlan& plan, const Params& p, const AttentionArgs& a, int32_t* until, int32_t* taken,
+            cudaStream_t stream) {
   using L = Layout<D>;
   check(cudaFuncSetAttribute(attention_wgmma_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, L::kBytes),
         "shared memory");
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.splits));
-  attention_wgmma_kernel<D><<<grid, L::kThreads, L::kBytes, stream>>>(
-      p, boxes_of(a.k_pages), boxes_of(a.v_pages), static_cast<int>(a.k_pages[0]));
+  const Shares shares = {until, plan.gap, taken};
+  if (until == nullptr) {
+    check(cudaMemsetAsync(taken, 0, sizeof(int32_t), stream), "attention_wgmma");
+  } else {
+    count_kernel<<<1, kCountThreads, 0, stream>>>(p, L::kRows, TilesOf<L::kKeys>(), plan.gap, until);
+    check_launch("attention_wgmma count");
+  }
+  attention_wgmma_kernel<D><<<static_cast<unsigned>(plan.blocks), L::kThreads, L::kBytes, stream>>>(
+      p, boxes_of(a.k_pages), boxes_of(a.v_pages), static_cast<int>(a.k_pages[0]), shares);
   check_launch("attention_wgmma");
-  if (p.splits > 1) merge_splits<D>(p, stream);
+  if (until == nullptr) return;
+  const dim3 grid(static_cast<unsigned>(p.tiles * p.kv_heads), L::kRows / (kJoinThreads / (D / 4)));
+  join_kernel<D><<<grid, kJoinThreads, 0, stream>>>(p, L::kRows, shares, plan.blocks);
+  check_launch("attention_wgmma join");
 }
 
 }  // namespace
@@ -535,17 +608,20 @@ void attention_wgmma(const AttentionArgs& a, const TableUpload& table, int sms, 
   attention_wgmma_by(plan_attention_wgmma(attention_shape(a, table, sms), table.chains()), a, table, stream);
 }
 
-void attention_wgmma_by(const AttentionPlan& plan, const AttentionArgs& a, const TableUpload& table,
+void attention_wgmma_by(const AttentionWgmmaPlan& plan, const AttentionArgs& a, const TableUpload& table,
                         cudaStream_t stream) {
   HYPIC_CHECK(attention_wgmma_takes(a, table));
-  HYPIC_CHECK(plan.rows == kAttentionWgmmaRows && plan.blocks > 0);
-  check_attention(plan, a, table);
+  check_attention(a, table);
   if (a.q[0] == 0) return;
-  const Scratch scratch(part_bytes(plan, a), stream);
-  const Params p = attention_params(plan, a, table, scratch);
-  if (a.q[2] == 64) launch<64>(plan.blocks, p, a, stream);
-  if (a.q[2] == 128) launch<128>(plan.blocks, p, a, stream);
-  if (a.q[2] == 256) launch<256>(plan.blocks, p, a, stream);
+  const int64_t parts = plan.shares ? int64_t{2} * plan.blocks * kAttentionWgmmaRows : 0;
+  const Scratch scratch(part_bytes(parts, a) + (plan.shares ? plan.tiles : 1) * sizeof(int32_t), stream);
+  const Params p = attention_params(a, table, plan.tiles, parts, scratch);
+  auto* const counts = reinterpret_cast<int32_t*>(scratch.as<char>() + part_bytes(parts, a));
+  int32_t* const until = plan.shares ? counts : nullptr;
+  int32_t* const taken = plan.shares ? nullptr : counts;
+  if (a.q[2] == 64) launch<64>(plan, p, a, until, taken, stream);
+  if (a.q[2] == 128) launch<128>(plan, p, a, until, taken, stream);
+  if (a.q[2] == 256) launch<256>(plan, p, a, until, taken, stream);
 }
 
 }  // namespace hypic::cuda

@@ -15,7 +15,7 @@ bool attention_wgmma_suits(const AttentionArgs& args, const TableUpload& table);
 // as in a captured graph: the plan's lengths decide about speed only.
 void attention_wgmma(const AttentionArgs& args, const TableUpload& table, int sms, cudaStream_t stream);
 // As planned by the caller.
-void attention_wgmma_by(const AttentionPlan& plan, const AttentionArgs& args, const TableUpload& table,
+void attention_wgmma_by(const AttentionWgmmaPlan& plan, const AttentionArgs& args, const TableUpload& table,
                         cudaStream_t stream);
 
 }  // namespace hypic::cuda
