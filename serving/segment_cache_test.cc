@@ -380,7 +380,7 @@ struct Bare {
     return cache.insert_residue(tokens, kHead, 0, pages.take((tokens.size() + 15) / 16), operators.take(), 0);
   }
   SegmentCache::ResiduePins find(int i) { return cache.find_residue(segment(i), kHead, 0); }
-  SegmentCache::Prefix prefix(int i) const { return cache.prefixes(std::vector{segment(i)})[0]; }
+  SegmentCache::Prefix prefix(int i) const { return cache.prefixes(std::vector<Tokens>{segment(i)})[0]; }
 
   Pools pools{*World::shared().backend, World::shared().model.spec(), kPools};
   Slots pages{"page", kPools.pages}, operators{"operator", kPools.operator_slots}, states{"state", kPools.state_slots};
