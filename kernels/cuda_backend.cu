@@ -21,6 +21,7 @@
 #include "kernels/ops/causal_conv.cuh"
 #include "kernels/ops/causal_conv_rows.cuh"
 #include "kernels/ops/experts_mma.cuh"
+#include "kernels/ops/experts_wgmma.cuh"
 #include "kernels/ops/matmul.cuh"
 #include "kernels/ops/moe.cuh"
 #include "kernels/ops/norm.cuh"
@@ -222,7 +223,9 @@ class CudaBackend final : public Backend {
       run("route/plain", cuda::route, a, stream_);
   }
   void experts(const ExpertsArgs& a) override {
-    if (fast() && experts_mma_takes(a))
+    if (fast() && experts_wgmma_takes(a, sms_))
+      run("experts/wgmma", cuda::experts_wgmma, a, sms_, stream_);
+    else if (fast() && experts_mma_takes(a))
       run("experts/mma", cuda::experts_mma, a, sms_, stream_);
     else
       run("experts/plain", cuda::experts, a, stream_);

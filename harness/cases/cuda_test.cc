@@ -46,7 +46,8 @@ TEST_P(Cuda, RunsTheKernelsOfItsRung) {
   const std::map<std::string, double> values = conformance_of(GetParam(), "wide|aligned|lengths|kinds");
   const bool fast = std::string(GetParam()) == "cuda";
   for (const char* kernel :
-       {"attention/mma", "attention/wgmma", "experts/mma", "linear_attention/chunked", "causal_conv/rows"})
+       {"attention/mma", "attention/wgmma", "experts/mma", "experts/wgmma", "linear_attention/chunked",
+        "causal_conv/rows"})
     EXPECT_EQ(values.contains(std::string("launches.") + kernel), fast) << kernel;
   for (const char* kernel : {"attention/plain", "experts/plain", "linear_attention/plain", "append_kv/plain"})
     EXPECT_TRUE(values.contains(std::string("launches.") + kernel)) << kernel;

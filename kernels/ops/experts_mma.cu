@@ -1,6 +1,6 @@
-// Pairs of (row, choice) are sorted by expert; then two products, each expert's pairs by its matrix, in tiles that
-// lie in order of experts, so that tiles which read the same weights run at the same time; then the sum over a
-// row's choices, in their order.
+// Few rows an expert. Pairs of (row, choice) are sorted by expert; then two products, each expert's pairs by its
+// matrix, in tiles that lie in order of experts, so that tiles which read the same weights run at the same time; then
+// the sum over a row's choices, in their order.
 //
 // Every sum over the inner axis is one chain of m16n8k16 from its begin to its end, whatever the tile: that gives
 // a row the same bits in any batch.
@@ -12,167 +12,10 @@
 #include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
 #include "kernels/ops/experts_plan.h"
+#include "kernels/ops/experts_sort.cuh"
 
 namespace hypic::cuda {
 namespace {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-// A kernel that launch_next started: lets the next one of the chain take its place already, and waits until those
-// before it are done and their memory can be seen.
-__device__ inline void follow() {
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-}
-
-// Launches a kernel that calls follow(), for the time of a launch counts where rows are few.
-template <class Args>
-void launch_next(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,
-                 cudaStream_t stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, args), "experts, launch");
-}
-
-// ---- Pairs in order of experts
-
-constexpr int kSortThreads = 1024;
-constexpr int kSortWarps = kSortThreads / 32;
-constexpr int kSortAhead = 8;  // reads under way in each thread
-
-struct SortArgs {
-  View<int32_t> experts;
-  View<float> weights;
-  int k, P, E;
-  int tile_rows, max_tiles;
-  int32_t* pairs;
-  float* sorted_weights;
-  int4* tiles;
-  int32_t* tile_count;
-};
-
-// Shared memory: [warps][E] how many pairs of an expert a warp has, then where its next one goes · [E + 1] the
-// first place of an expert · [E + 1] its first tile.
-size_t sort_bytes(int E) { return sizeof(int32_t) * (static_cast<size_t>(kSortWarps) * E + 2 * (E + 1)); }
-
-// Inclusive sum over the threads of the block.
-__device__ uint64_t block_scan(uint64_t x) {
-  __shared__ uint64_t of_warp[kSortWarps];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const auto warp_scan = [&](uint64_t sum) {
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint64_t other = __shfl_up_sync(kAllLanes, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    return sum;
-  };
-  const uint64_t sum = warp_scan(x);
-  if (lane == 31) of_warp[warp] = sum;
-  __syncthreads();
-  if (warp == 0) of_warp[lane] = warp_scan(of_warp[lane]);
-  __syncthreads();
-  return warp > 0 ? sum + of_warp[warp - 1] : sum;
-}
-
-// One block: what it takes is little beside the products, and more blocks would need more launches.
-__global__ void __launch_bounds__(kSortThreads) sort_kernel(SortArgs a) {
-  extern __shared__ int32_t counters[];
-  cudaTriggerProgrammaticLaunchCompletion();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, E = a.E;
-  const int warps = min(kSortWarps, (a.P + 31) / 32);
-  const int span = ((a.P + warps - 1) / warps + 31) / 32 * 32;
-  const int begin = warp * span, end = min(begin + span, a.P);  // this warp's pairs
-  int32_t* const mine = counters + warp * E;
-  int32_t* const first_place = counters + warps * E;
-  int32_t* const first_tile = first_place + E + 1;
-
-  for (int i = threadIdx.x; i < warps * E; i += kSortThreads) counters[i] = 0;
-  __syncthreads();
-  for (int base = begin; base < end; base += 32 * kSortAhead) {
-    int e[kSortAhead];
-#pragma unroll
-    for (int i = 0; i < kSortAhead; ++i) {
-      const int pair = base + i * 32 + lane;
-      e[i] = pair < end ? a.experts.row(pair / a.k)[pair % a.k] : -1;
-    }
-#pragma unroll
-    for (int i = 0; i < kSortAhead; ++i)
-      if (e[i] >= 0) atomicAdd(mine + e[i], 1);
-  }
-  __syncthreads();
-
-  const int expert = threadIdx.x;
-  int count = 0;
-  if (expert < E)
-    for (int w = 0; w < warps; ++w) count += counters[w * E + expert];
-  const int tiles = (count + a.tile_rows - 1) / a.tile_rows;
-  const uint64_t sums = block_scan(static_cast<uint64_t>(tiles) << 32 | static_cast<uint32_t>(count));
-  if (expert < E) {
-    int place = static_cast<int>(static_cast<uint32_t>(sums)) - count;
-    first_place[expert] = place;
-    first_tile[expert] = static_cast<int>(sums >> 32) - tiles;
-    for (int w = 0; w < warps; ++w) {
-      const int of_warp = counters[w * E + expert];
-      counters[w * E + expert] = place;
-      place += of_warp;
-    }
-    if (expert == E - 1) {
-      first_place[E] = static_cast<int>(static_cast<uint32_t>(sums));
-      first_tile[E] = static_cast<int>(sums >> 32);
-      *a.tile_count = first_tile[E];
-    }
-  }
-  __syncthreads();
-
-  for (int t = threadIdx.x; t < first_tile[E]; t += kSortThreads) {
-    int low = 0, high = E;  // first_tile[low] <= t < first_tile[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (first_tile[middle] <= t ? low : high) = middle;
-    }
-    const int places = first_place[low + 1] - first_place[low], tiles_of = first_tile[low + 1] - first_tile[low];
-    // Tiles of one expert are of like size, in blocks of 16 rows, and so take alike long.
-    const int rows = ((places + tiles_of - 1) / tiles_of + 15) / 16 * 16;
-    const int at = (t - first_tile[low]) * rows;
-    a.tiles[t] = make_int4(low, first_place[low] + at, min(rows, places - at), 0);
-  }
-  for (int t = first_tile[E] + threadIdx.x; t < a.max_tiles; t += kSortThreads)  // read, never used
-    a.tiles[t] = make_int4(0, 0, 0, 0);
-
-  for (int base = begin; base < end; base += 32 * kSortAhead) {
-    int e[kSortAhead];
-    float weight[kSortAhead];
-#pragma unroll
-    for (int i = 0; i < kSortAhead; ++i) {
-      const int pair = base + i * 32 + lane;
-      e[i] = pair < end ? a.experts.row(pair / a.k)[pair % a.k] : -1;
-      weight[i] = pair < end ? a.weights.row(pair / a.k)[pair % a.k] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kSortAhead; ++i) {
-      const unsigned same = __match_any_sync(kAllLanes, e[i]);
-      const int before = __popc(same & ((1u << lane) - 1));
-      if (e[i] >= 0) {
-        const int place = mine[e[i]] + before;
-        a.pairs[place] = base + i * 32 + lane;
-        a.sorted_weights[place] = weight[i];
-      }
-      __syncwarp();
-      if (e[i] >= 0 && before == 0) mine[e[i]] += __popc(same);
-      __syncwarp();
-    }
-  }
-}
-
-// ---- Products
 
 enum class Product { gated, ungated, down };
 
@@ -186,7 +29,6 @@ struct ProductArgs {
   const int4* tiles;
   const int32_t* tile_count;
   const int32_t* pairs;
-  const float* weights;
   __nv_bfloat16* out;  // [P, columns]
   int activation;
 };
@@ -231,16 +73,6 @@ struct Shape {
   static_assert(kM % kSkip == 0 && kN % kSkip == 0 && kSkip % 8 == 0 && Map::adds_up(kN, kSkip));
 };
 
-// In hardware's approximations of exp and division: what is rounded to bf16 next does not need more.
-__device__ inline float activate_fast(float x, int activation) {
-  switch (static_cast<Activation>(activation)) {
-    case Activation::silu: return __fdividef(x, 1 + __expf(-x));
-    case Activation::sigmoid: return __fdividef(1, 1 + __expf(-x));
-    case Activation::relu2: return x > 0 ? x * x : 0.0f;
-    default: return x;
-  }
-}
-
 template <int kWords>
 __device__ inline void store_words(__nv_bfloat16* to, const uint32_t (&words)[kWords]) {
   if constexpr (kWords == 4) {
@@ -269,7 +101,6 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
   extern __shared__ __align__(128) unsigned char shared[];
   int2* const ring_tile = reinterpret_cast<int2*>(shared + kStages * kStageBytes);  // first place, places
   auto* const ring_pairs = reinterpret_cast<int32_t*>(ring_tile + kRing);           // [kRing][kM]
-  auto* const ring_weights = reinterpret_cast<float*>(ring_pairs + kRing * kM);     // [kRing][kM]
   const uint32_t stages = shared_address(shared);
 
   follow();
@@ -295,10 +126,8 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
     places = ahead.z;
     if (threadIdx.x == 0) ring_tile[fetch_ring] = make_int2(first_place, places);
     if constexpr (kProduct == Product::down) {
-      for (int i = threadIdx.x; i < places; i += kThreads) {
+      for (int i = threadIdx.x; i < places; i += kThreads)
         cp_async_4(shared_address(ring_pairs + fetch_ring * kM + i), p.pairs + first_place + i);
-        cp_async_4(shared_address(ring_weights + fetch_ring * kM + i), p.weights + first_place + i);
-      }
     }
     if (fetch_work + static_cast<int>(gridDim.x) < work) ahead = p.tiles[(fetch_work + gridDim.x) / p.column_tiles];
   };
@@ -396,11 +225,7 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
         const int row = (i * kWarpsM + warp_m) * 16 + half * 8 + lane / 4;
         if (row >= tile.y) continue;
         int64_t place = tile.x + row;
-        float weight = 1;
-        if constexpr (kProduct == Product::down) {
-          place = ring_pairs[ring * kM + row];
-          weight = ring_weights[ring * kM + row];
-        }
+        if constexpr (kProduct == Product::down) place = ring_pairs[ring * kM + row];
         __nv_bfloat16* const out = p.out + place * p.columns + column;
 #pragma unroll
         for (int q = 0; q < Map::kBlocks / Map::kJoin; ++q) {
@@ -415,7 +240,7 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
               else if constexpr (kProduct == Product::ungated)
                 return activate_fast(x, p.activation);
               else
-                return weight * x;
+                return x;
             };
             words[w] = pack_bf16(value(0), value(1));
           }
@@ -427,46 +252,13 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
   }
 }
 
-// ---- The sum over the choices
-
-constexpr int kCombineThreads = 256;
-
-struct CombineArgs {
-  const __nv_bfloat16* outputs;  // [R · k, N]
-  int k, N;
-  View<__nv_bfloat16> out;
-};
-
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineArgs a) {
-  follow();
-  const int k = a.k, N = a.N;
-  const int64_t r = blockIdx.x;
-  const int column = static_cast<int>(blockIdx.y * kCombineThreads + threadIdx.x) * 8;
-  if (column >= N) return;
-  const __nv_bfloat16* const from = a.outputs + r * k * N + column;
-  float sum[8] = {};
-#pragma unroll 8
-  for (int j = 0; j < k; ++j) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from + static_cast<int64_t>(j) * N);
-    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[2 * i] += __uint_as_float(pairs[i] << 16);
-      sum[2 * i + 1] += __uint_as_float(pairs[i] & 0xffff0000u);
-    }
-  }
-  const uint32_t words[4] = {pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
-                             pack_bf16(sum[6], sum[7])};
-  store_words(a.out.row(r) + column, words);
-}
-
 template <int kTile, Product kProduct>
 void launch_product(const ProductArgs& args, int blocks, cudaStream_t stream) {
   using S = Shape<kTile, kProduct>;
   const auto kernel = product_kernel<kTile, kProduct>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
         "experts, shared memory");
-  launch_next(kernel, dim3(static_cast<unsigned>(blocks)), S::kThreads, S::kSharedBytes, args, stream);
+  launch_next(kernel, dim3(static_cast<unsigned>(blocks)), S::kThreads, S::kSharedBytes, stream, args);
 }
 
 // Calls visit(std::integral_constant<int, tile>).
@@ -491,46 +283,17 @@ bool experts_mma_takes(const ExpertsArgs& a) {
 }
 
 void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
-  Shapes shapes("experts");
-  shapes.bind(a.x, "x", {"R", "N"}).bind(a.experts, "experts", {"R", "k"}).bind(a.weights, "weights", {"R", "k"})
-      .bind(a.up, "up", {"E", "U", "N"}).bind(a.down, "down", {"E", "N", "I"}).bind(a.out, "out", {"R", "N"});
-  const auto N = static_cast<int>(shapes["N"]), I = static_cast<int>(shapes["I"]), U = static_cast<int>(shapes["U"]),
-             k = static_cast<int>(shapes["k"]), E = static_cast<int>(shapes["E"]);
-  HYPIC_CHECK(U == (a.gated ? 2 * I : I) && a.x.data != a.out.data && experts_mma_takes(a));
-  const int64_t R = shapes["R"];
+  const auto [R, k, E, N, I] = experts_sizes(a);
+  HYPIC_CHECK(experts_mma_takes(a));
   if (R == 0) return;
   const ExpertsPlan plan = plan_experts(sms, R, k, E, N, I, a.gated);
-  const Scratch scratch(plan.bytes, stream);
-  const auto at = [&](size_t offset) { return scratch.as<char>() + offset; };
-  auto* const tiles = reinterpret_cast<int4*>(at(plan.tiles));
-  auto* const count = reinterpret_cast<int32_t*>(at(plan.count));
-  auto* const pairs = reinterpret_cast<int32_t*>(at(plan.pairs));
-  auto* const weights = reinterpret_cast<float*>(at(plan.weights));
-  auto* const inner = reinterpret_cast<__nv_bfloat16*>(at(plan.inner));
-  // In bf16: float32 would be half a gigabyte written and read at 8192 rows of 8 choices and N = 2048. A rounding is
-  // 1.65e-3 of the RMS, before the sum over the choices as after; with those of inner and out 2.9e-3 of 6e-3.
-  auto* const outputs = reinterpret_cast<__nv_bfloat16*>(at(plan.outputs));
-
-  check(cudaFuncSetAttribute(sort_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(sort_bytes(kMaxExperts))),
-        "experts, shared memory");
+  HYPIC_CHECK(!plan.wide);
+  const Scratch memory(plan.bytes, stream);
+  const ExpertsScratch scratch = experts_scratch(plan, memory.as<void>());
   for (int64_t begin = 0; begin < R; begin += plan.pass_rows) {
     const int64_t end = std::min(R, begin + plan.pass_rows);
-    const Tensor x = a.x.rows(begin, end), experts = a.experts.rows(begin, end),
-                 row_weights = a.weights.rows(begin, end), out = a.out.rows(begin, end);
-    const SortArgs sort{.experts = {experts.as<int32_t>(), experts.stride[0]},
-                        .weights = view<float>(row_weights),
-                        .k = k,
-                        .P = static_cast<int>(end - begin) * k,
-                        .E = E,
-                        .tile_rows = kExpertsTiles[plan.tile].rows,
-                        .max_tiles = plan.max_tiles,
-                        .pairs = pairs,
-                        .sorted_weights = weights,
-                        .tiles = tiles,
-                        .tile_count = count};
-    sort_kernel<<<1, kSortThreads, sort_bytes(E), stream>>>(sort);
-    check_launch("experts, sort");
+    const Tensor x = a.x.rows(begin, end);
+    experts_sort(a.experts.rows(begin, end), E, plan, scratch, stream);
     const ProductArgs up{.a = view<__nv_bfloat16>(x).data,
                          .a_stride = x.stride[0],
                          .b = static_cast<const __nv_bfloat16*>(a.up.data),
@@ -538,17 +301,16 @@ void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
                          .columns = I,
                          .column_tiles = plan.up_column_tiles,
                          .k = k,
-                         .tiles = tiles,
-                         .tile_count = count,
-                         .pairs = pairs,
-                         .weights = weights,
-                         .out = inner,
+                         .tiles = scratch.tiles,
+                         .tile_count = scratch.tile_count,
+                         .pairs = scratch.pairs,
+                         .out = scratch.inner,
                          .activation = static_cast<int>(a.activation)};
     ProductArgs down = up;
-    down.a = inner, down.a_stride = I;
+    down.a = scratch.inner, down.a_stride = I;
     down.b = static_cast<const __nv_bfloat16*>(a.down.data);
     down.K = I, down.columns = N, down.column_tiles = plan.down_column_tiles;
-    down.out = outputs;
+    down.out = scratch.outputs;
     const auto products = [&](auto tile) {
       constexpr int kTile = decltype(tile)::value;
       if (a.gated)
@@ -558,9 +320,7 @@ void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
       launch_product<kTile, Product::down>(down, plan.down_blocks, stream);
     };
     visit_tile(plan.tile, products, std::make_integer_sequence<int, kExpertsTileCount>());
-    launch_next(combine_kernel,
-                dim3(static_cast<unsigned>(end - begin), static_cast<unsigned>(ceil_div(N, kCombineThreads * 8))),
-                kCombineThreads, 0, CombineArgs{outputs, k, N, view<__nv_bfloat16>(out)}, stream);
+    experts_combine(scratch.outputs, a.weights.rows(begin, end), a.out.rows(begin, end), stream);
   }
 }
 

@@ -21,24 +21,41 @@ struct ExpertsTile {
   constexpr size_t shared_bytes() const;
 };
 
+inline constexpr int kExpertsSortThreads = 1024;
 inline constexpr int kExpertsStep = 64;  // elements of the inner axis
 
 constexpr size_t ExpertsTile::stage_bytes() const {
   return static_cast<size_t>(rows + columns) * kExpertsStep * 2;
 }
 constexpr size_t ExpertsTile::shared_bytes() const {
-  return stages * stage_bytes() + ring() * (static_cast<size_t>(rows) + 1) * 8;
+  return stages * stage_bytes() + ring() * (static_cast<size_t>(rows) + 2) * 4;
 }
 
-// The first three are for few rows an expert, where reading the weights is what costs: many blocks, much under
-// way. The last is for many, where the tensor cores and the second-level cache are.
+// Few rows an expert, where reading the weights is what costs: many blocks, much under way.
 inline constexpr ExpertsTile kExpertsTiles[] = {
     {16, 64, 1, 4, 7, 3},
     {32, 128, 1, 4, 5, 2},
     {64, 128, 1, 4, 4, 2},
-    {128, 256, 2, 4, 4, 1},
 };
 inline constexpr int kExpertsTileCount = static_cast<int>(std::size(kExpertsTiles));
+
+// Many rows an expert, where the tensor cores and the second-level cache are: a cluster of two blocks has `columns`
+// rows of a matrix in common, which each block fetches half of for both, and `rows` pairs, half of them a block.
+struct ExpertsWideTile {
+  static constexpr int kRows = 288, kColumns = 256;
+  static constexpr int kBlockRows = kRows / 2;
+  static constexpr int kStep = 32;      // elements of the inner axis: 32 or 64
+  static constexpr int kThreads = 384;  // a group of four warps that fetches, two that multiply
+  static constexpr int kStageBytes = (kColumns + kBlockRows) * kStep * 2;
+  // Of a row of a result on its way out, of one group that multiplies; 16 bytes more spread rows over the banks.
+  static constexpr int out_row_bytes(int columns) { return columns * 2 + 16; }
+  static constexpr int out_bytes(int columns) { return 2 * kBlockRows * out_row_bytes(columns); }
+  // As many as there is room for; each has two barriers.
+  static constexpr int stages(int columns) { return ((227 << 10) - out_bytes(columns)) / (kStageBytes + 16); }
+  static constexpr int shared_bytes(int columns) {
+    return stages(columns) * (kStageBytes + 16) + out_bytes(columns);
+  }
+};
 
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxExpertChoices = 32;
@@ -46,18 +63,21 @@ inline constexpr int kMaxExpertChoices = 32;
 inline constexpr int64_t kExpertsScratch = int64_t{1} << 30;
 
 struct ExpertsPlan {
-  int tile;           // in kExpertsTiles
+  bool wide;          // with ExpertsWideTile
+  int tile;           // if not: in kExpertsTiles
+  int tile_rows;      // of it, pairs
   int64_t pass_rows;  // at a time; only the last pass has fewer
+  int sort_pairs;     // in each block of the sort
   int max_tiles;      // along the pairs, whatever the routing
   int up_column_tiles, down_column_tiles;
   int up_blocks, down_blocks;
   // Offsets in the scratch, bytes.
-  size_t tiles;    // [max_tiles] four int32: expert, first place, places, none
-  size_t count;    // [1] int32: tiles
-  size_t pairs;    // [P] int32: the pair at a place in the order of experts
-  size_t weights;  // [P] float32: of the same
-  size_t inner;    // [P, I] bf16, in the order of experts
-  size_t outputs;  // [P, N] bf16, weighted, in the order of pairs
+  size_t counts;      // [blocks of the sort, E] int32: a block's pairs of an expert
+  size_t tiles;       // [max_tiles] four int32: expert, first place, places, none
+  size_t tile_count;  // [1] int32: tiles
+  size_t pairs;       // [P] int32: the pair at a place in the order of experts
+  size_t inner;       // [P, I] bf16, in the order of experts
+  size_t outputs;     // [P, N] bf16, in the order of pairs
   size_t bytes;
 };
 

@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace hypic::cuda {
 namespace {
 
 constexpr int kH20 = 78, kH200 = 132;  // SMs
-
-int tile_rows(const ExpertsPlan& plan) { return kExpertsTiles[plan.tile].rows; }
 
 TEST(ExpertsPlan, TilesFitTheSm) {
   for (const ExpertsTile& tile : kExpertsTiles) {
@@ -19,18 +18,24 @@ TEST(ExpertsPlan, TilesFitTheSm) {
     EXPECT_LE(tile.blocks_per_sm * tile.threads(), 2048);
     EXPECT_GE(tile.stages, 2);
   }
+  for (const int columns : {ExpertsWideTile::kColumns / 2, ExpertsWideTile::kColumns / 4}) {
+    EXPECT_LE(ExpertsWideTile::shared_bytes(columns), 227 << 10);
+    EXPECT_GE(ExpertsWideTile::stages(columns), 3);
+  }
 }
 
 TEST(ExpertsPlan, TileGrowsWithRowsOfAnExpert) {
   for (const int sms : {kH20, kH200}) {
-    const auto rows = [&](int64_t R) { return tile_rows(plan_experts(sms, R, 8, 256, 2048, 512, true)); };
+    const auto rows = [&](int64_t R) { return plan_experts(sms, R, 8, 256, 2048, 512, true).tile_rows; };
     EXPECT_EQ(rows(1), 16);
     EXPECT_EQ(rows(64), 16);
     EXPECT_EQ(rows(256), 16);
     EXPECT_EQ(rows(576), 32);
     EXPECT_EQ(rows(1024), 64);
-    EXPECT_EQ(rows(8192), 128);
-    EXPECT_EQ(rows(32768), 128);
+    EXPECT_EQ(rows(8192), ExpertsWideTile::kRows);
+    EXPECT_EQ(rows(32768), ExpertsWideTile::kRows);
+    EXPECT_FALSE(plan_experts(sms, 1024, 8, 256, 2048, 512, true).wide);
+    EXPECT_TRUE(plan_experts(sms, 8192, 8, 256, 2048, 512, true).wide);
   }
 }
 
@@ -44,10 +49,10 @@ TEST(ExpertsPlan, OneRowOccupiesTheSms) {  // 8 experts, whose 16 column tiles e
 }
 
 TEST(ExpertsPlan, FewExpertsTakeSmallerTiles) {
-  // 512 rows of 2 among 8 experts: 128 each, but tiles of 128 × 256 would be 32.
-  EXPECT_EQ(tile_rows(plan_experts(kH200, 512, 2, 8, 2048, 512, true)), 32);
-  EXPECT_EQ(tile_rows(plan_experts(kH20, 512, 2, 8, 2048, 512, true)), 64);
-  EXPECT_EQ(tile_rows(plan_experts(kH200, 512, 2, 8, 4096, 14336, true)), 128);
+  // 512 rows of 2 among 8 experts: 128 each, but wide tiles would be 32, of two blocks each.
+  EXPECT_EQ(plan_experts(kH200, 512, 2, 8, 2048, 512, true).tile_rows, 32);
+  EXPECT_EQ(plan_experts(kH20, 512, 2, 8, 2048, 512, true).tile_rows, 64);
+  EXPECT_TRUE(plan_experts(kH200, 512, 2, 8, 4096, 14336, true).wide);
 }
 
 TEST(ExpertsPlan, BlocksAreResident) {
@@ -57,7 +62,8 @@ TEST(ExpertsPlan, BlocksAreResident) {
         const ExpertsPlan plan = plan_experts(sms, R, 8, 256, 2048, 512, gated);
         for (const int blocks : {plan.up_blocks, plan.down_blocks}) {
           EXPECT_GE(blocks, 1);
-          EXPECT_LE(blocks, sms * kExpertsTiles[plan.tile].blocks_per_sm);
+          EXPECT_LE(blocks, plan.wide ? sms : sms * kExpertsTiles[plan.tile].blocks_per_sm);
+          EXPECT_TRUE(!plan.wide || blocks % 2 == 0);
         }
       }
 }
@@ -67,7 +73,7 @@ TEST(ExpertsPlan, TilesSufficeForAnyRouting) {
     for (const int64_t R : {1, 2, 15, 17, 129, 577, 4096})
       for (const int k : {1, 2, 8}) {
         const ExpertsPlan plan = plan_experts(kH200, R, k, E, 64, 64, true);
-        const int64_t P = R * k, rows = tile_rows(plan);
+        const int64_t P = R * k, rows = plan.tile_rows;
         ASSERT_EQ(plan.pass_rows, R);
         // The most tiles: an expert with one pair each, as many as there are; the last has the rest.
         const int64_t alone = std::min<int64_t>(E, P) - 1;
@@ -80,10 +86,12 @@ TEST(ExpertsPlan, TilesSufficeForAnyRouting) {
 }
 
 TEST(ExpertsPlan, ColumnTilesCoverTheColumns) {
-  for (const int I : {8, 24, 64, 200, 512})
+  for (const auto& [R, I] : {std::pair{33, 8}, {33, 24}, {33, 64}, {33, 200}, {33, 512}, {40000, 264}, {40000, 1408}})
     for (const bool gated : {false, true}) {
-      const ExpertsPlan plan = plan_experts(kH200, 33, 2, 8, 200, I, gated);
-      const int columns = kExpertsTiles[plan.tile].columns, up = gated ? columns / 2 : columns;
+      const ExpertsPlan plan = plan_experts(kH200, R, 2, 128, 200, I, gated);
+      EXPECT_EQ(plan.wide, R == 40000);
+      const int columns = plan.wide ? ExpertsWideTile::kColumns : kExpertsTiles[plan.tile].columns;
+      const int up = gated ? columns / 2 : columns;
       EXPECT_GE(plan.up_column_tiles * up, I);
       EXPECT_LT((plan.up_column_tiles - 1) * up, I);
       EXPECT_GE(plan.down_column_tiles * columns, 200);
@@ -94,13 +102,24 @@ TEST(ExpertsPlan, ColumnTilesCoverTheColumns) {
 TEST(ExpertsPlan, ScratchHoldsItsPartsApart) {
   const ExpertsPlan plan = plan_experts(kH20, 577, 8, 256, 2048, 512, true);
   const size_t P = 577 * 8;
-  const std::vector<size_t> begins = {plan.tiles, plan.count,   plan.pairs, plan.weights,
-                                      plan.inner, plan.outputs, plan.bytes};
-  const std::vector<size_t> sizes = {plan.max_tiles * size_t{16}, 4, P * 4, P * 4, P * 512 * 2, P * 2048 * 2};
+  const size_t sort_blocks = (P + plan.sort_pairs - 1) / plan.sort_pairs;
+  const std::vector<size_t> begins = {plan.counts, plan.tiles,   plan.tile_count, plan.pairs,
+                                      plan.inner,  plan.outputs, plan.bytes};
+  const std::vector<size_t> sizes = {sort_blocks * 256 * 4, plan.max_tiles * size_t{16}, 4, P * 4, P * 512 * 2,
+                                     P * 2048 * 2};
   for (size_t i = 0; i < sizes.size(); ++i) {
     EXPECT_EQ(begins[i] % 256, 0u);
     EXPECT_LE(begins[i] + sizes[i], begins[i + 1]);
   }
+}
+
+TEST(ExpertsPlan, SortTakesWholeBlocksAndNotTooMany) {
+  for (const int64_t R : {1, 64, 576, 8192, 16384}) {
+    const ExpertsPlan plan = plan_experts(kH200, R, 8, 256, 2048, 512, true);
+    EXPECT_EQ(plan.sort_pairs % kExpertsSortThreads, 0);
+    EXPECT_LE((R * 8 + plan.sort_pairs - 1) / plan.sort_pairs, 64);
+  }
+  EXPECT_EQ(plan_experts(kH200, 128, 8, 256, 2048, 512, true).sort_pairs, 128 * 8);  // one launch
 }
 
 TEST(ExpertsPlan, ManyRowsGoInEqualPasses) {

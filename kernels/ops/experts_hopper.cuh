@@ -1,0 +1,231 @@
+// Instructions of compute capability 9.0 that the kernels of many rows are made of: thin names for the PTX of
+// mbarrier, bulk copies (TMA), thread-block clusters and wgmma.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace hypic::cuda {
+
+// ---- Barriers in shared memory. Waiting for parity p of a fresh barrier ends with its first phase for p = 0 and at
+// once for p = 1.
+
+__device__ inline void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After all of a block's barrier_init, before cluster_sync.
+__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// Arrives, and lets the phase wait for so many bytes of bulk copies.
+__device__ inline void barrier_arrive_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// At the same barrier of the block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ inline void barrier_wait(uint32_t barrier, int parity) {
+  uint32_t passed;
+  do {  // a try sleeps for a time where the phase is not over
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!passed);
+}
+
+// `threads` threads of the block that name the same barrier, 1 ≤ id < 16.
+__device__ inline void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- Clusters of two blocks along x
+
+__device__ inline int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+// All threads of the cluster.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// ---- Copies
+
+// One of the barrier's arrivals, when all cp.async of this thread so far have come in.
+__device__ inline void cp_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Makes writes to shared memory that this thread made or has seen, finished cp.async too, visible to its wgmma and
+// bulk copies.
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A box of a tensor of five axes to the same address of each block in `blocks` (a bit each), told to the barrier
+// at the same address there. What is read is not kept in the second-level cache in preference to anything else.
+__device__ inline void bulk_load_5d(uint32_t to, const CUtensorMap* map, uint32_t barrier, uint16_t blocks, int c0,
+                                    int c1, int c2, int c3, int c4) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3, %9;" ::"r"(to),
+      "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(kEvictFirst)
+      : "memory");
+}
+__device__ inline void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// `bytes`, a multiple of 16 as both addresses are.
+__device__ inline void bulk_store(void* to, uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's bulk stores have read what they write.
+__device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Like stmatrix_x4_trans, two matrices: lanes 0..15 give the rows.
+__device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
+               : "memory");
+}
+
+// ---- Products of a warpgroup
+
+// Rows of kRowBytes, 64 or 128, one after another from an address that is a multiple of 1024, chunks of 16 bytes placed
+// by swizzle; + 2 is the next 16 elements of 16 bits.
+template <int kRowBytes>
+__device__ inline uint64_t wgmma_operand(uint32_t address) {
+  static_assert(kRowBytes == 64 || kRowBytes == 128);
+  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{8 * kRowBytes >> 4} << 32 |
+         uint64_t{kRowBytes == 128 ? 1 : 2} << 62;
+}
+// Where chunk `chunk` of row `row` lies in its row, as wgmma and TMA have it.
+template <int kRowBytes>
+__device__ constexpr int swizzle(int row, int chunk) {
+  return chunk ^ (row * kRowBytes / 128 & (kRowBytes / 16 - 1));
+}
+__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving what touches the sums past this point.
+template <int kCount>
+__device__ inline void wgmma_hold(float (&c)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+
+// The registers of a product of n = 8 · blocks, as text and as operands.
+#define HYPIC_TEXT_1 "%0, %1, %2, %3"
+#define HYPIC_TEXT_2 HYPIC_TEXT_1 ", " "%4, %5, %6, %7"
+#define HYPIC_TEXT_3 HYPIC_TEXT_2 ", " "%8, %9, %10, %11"
+#define HYPIC_TEXT_4 HYPIC_TEXT_3 ", " "%12, %13, %14, %15"
+#define HYPIC_TEXT_5 HYPIC_TEXT_4 ", " "%16, %17, %18, %19"
+#define HYPIC_TEXT_6 HYPIC_TEXT_5 ", " "%20, %21, %22, %23"
+#define HYPIC_TEXT_7 HYPIC_TEXT_6 ", " "%24, %25, %26, %27"
+#define HYPIC_TEXT_8 HYPIC_TEXT_7 ", " "%28, %29, %30, %31"
+#define HYPIC_TEXT_9 HYPIC_TEXT_8 ", " "%32, %33, %34, %35"
+#define HYPIC_TEXT_10 HYPIC_TEXT_9 ", " "%36, %37, %38, %39"
+#define HYPIC_TEXT_11 HYPIC_TEXT_10 ", " "%40, %41, %42, %43"
+#define HYPIC_TEXT_12 HYPIC_TEXT_11 ", " "%44, %45, %46, %47"
+#define HYPIC_TEXT_13 HYPIC_TEXT_12 ", " "%48, %49, %50, %51"
+#define HYPIC_TEXT_14 HYPIC_TEXT_13 ", " "%52, %53, %54, %55"
+#define HYPIC_TEXT_15 HYPIC_TEXT_14 ", " "%56, %57, %58, %59"
+#define HYPIC_TEXT_16 HYPIC_TEXT_15 ", " "%60, %61, %62, %63"
+#define HYPIC_TEXT_17 HYPIC_TEXT_16 ", " "%64, %65, %66, %67"
+#define HYPIC_TEXT_18 HYPIC_TEXT_17 ", " "%68, %69, %70, %71"
+#define HYPIC_SUMS_1 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+#define HYPIC_SUMS_2 HYPIC_SUMS_1, "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+#define HYPIC_SUMS_3 HYPIC_SUMS_2, "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11])
+#define HYPIC_SUMS_4 HYPIC_SUMS_3, "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+#define HYPIC_SUMS_5 HYPIC_SUMS_4, "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19])
+#define HYPIC_SUMS_6 HYPIC_SUMS_5, "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23])
+#define HYPIC_SUMS_7 HYPIC_SUMS_6, "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27])
+#define HYPIC_SUMS_8 HYPIC_SUMS_7, "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+#define HYPIC_SUMS_9 HYPIC_SUMS_8, "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35])
+#define HYPIC_SUMS_10 HYPIC_SUMS_9, "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39])
+#define HYPIC_SUMS_11 HYPIC_SUMS_10, "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43])
+#define HYPIC_SUMS_12 HYPIC_SUMS_11, "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47])
+#define HYPIC_SUMS_13 HYPIC_SUMS_12, "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51])
+#define HYPIC_SUMS_14 HYPIC_SUMS_13, "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55])
+#define HYPIC_SUMS_15 HYPIC_SUMS_14, "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59])
+#define HYPIC_SUMS_16 HYPIC_SUMS_15, "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+#define HYPIC_SUMS_17 HYPIC_SUMS_16, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67])
+#define HYPIC_SUMS_18 HYPIC_SUMS_17, "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71])
+#define HYPIC_WGMMA(blocks, n, a_at, b_at)                                                                           \
+  if constexpr (kN == n)                                                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" HYPIC_TEXT_##blocks "}, %" #a_at          \
+               ", %" #b_at ", 1, 1, 1, 0, 0;"                                                                       \
+               : HYPIC_SUMS_##blocks                                                                                \
+               : "l"(a), "l"(b))
+
+// c += a · bᵀ, [64, 16] · [kN, 16]ᵀ, begun: a warp's 16 rows of c lie in c[4j..] as those of mma_bf16 of the
+// columns 8j...
+template <int kN>
+__device__ inline void wgmma_bf16(float (&c)[kN / 2], uint64_t a, uint64_t b) {
+  HYPIC_WGMMA(2, 16, 8, 9);
+  HYPIC_WGMMA(4, 32, 16, 17);
+  HYPIC_WGMMA(6, 48, 24, 25);
+  HYPIC_WGMMA(8, 64, 32, 33);
+  HYPIC_WGMMA(10, 80, 40, 41);
+  HYPIC_WGMMA(12, 96, 48, 49);
+  HYPIC_WGMMA(13, 104, 52, 53);
+  HYPIC_WGMMA(14, 112, 56, 57);
+  HYPIC_WGMMA(15, 120, 60, 61);
+  HYPIC_WGMMA(16, 128, 64, 65);
+  HYPIC_WGMMA(17, 136, 68, 69);
+  HYPIC_WGMMA(18, 144, 72, 73);
+}
+
+#undef HYPIC_WGMMA
+#undef HYPIC_TEXT_1
+#undef HYPIC_SUMS_1
+#undef HYPIC_TEXT_2
+#undef HYPIC_SUMS_2
+#undef HYPIC_TEXT_3
+#undef HYPIC_SUMS_3
+#undef HYPIC_TEXT_4
+#undef HYPIC_SUMS_4
+#undef HYPIC_TEXT_5
+#undef HYPIC_SUMS_5
+#undef HYPIC_TEXT_6
+#undef HYPIC_SUMS_6
+#undef HYPIC_TEXT_7
+#undef HYPIC_SUMS_7
+#undef HYPIC_TEXT_8
+#undef HYPIC_SUMS_8
+#undef HYPIC_TEXT_9
+#undef HYPIC_SUMS_9
+#undef HYPIC_TEXT_10
+#undef HYPIC_SUMS_10
+#undef HYPIC_TEXT_11
+#undef HYPIC_SUMS_11
+#undef HYPIC_TEXT_12
+#undef HYPIC_SUMS_12
+#undef HYPIC_TEXT_13
+#undef HYPIC_SUMS_13
+#undef HYPIC_TEXT_14
+#undef HYPIC_SUMS_14
+#undef HYPIC_TEXT_15
+#undef HYPIC_SUMS_15
+#undef HYPIC_TEXT_16
+#undef HYPIC_SUMS_16
+#undef HYPIC_TEXT_17
+#undef HYPIC_SUMS_17
+#undef HYPIC_TEXT_18
+#undef HYPIC_SUMS_18
+
+}  // namespace hypic::cuda
