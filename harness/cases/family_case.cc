@@ -198,6 +198,21 @@ void reuse(Context& c, const FamilyReference& family, const Dims& shape) {
   layer.check("jumps in four modes");
 }
 
+// A request over many segments, as reuse has them: a few rows before each jump, jumps in a row, a long step between.
+void walk(Context& c, const FamilyReference& family, const Dims& shape) {
+  constexpr int32_t kSegments = 7;
+  const int64_t n = 20, rows = 8 + 3 + 70 + 8 + 66 + 17;
+  const Dims dims = with_tokens(shape, kSegments * n + rows);
+  Layer layer(c, family, dims, make_inputs(family, dims, Style::random, kSeed),
+              {.states = kSegments + 2, .operators = kSegments});
+  Plan plan;
+  for (int32_t i = 0; i < kSegments; ++i) plan.chain(i, true).step(n, i);
+  plan.chain(kSegments, true, 1).step(8).jump(0, n).step(3).jump(1, n).jump(2, n).step(70);
+  plan.save(kSegments + 1).jump(3, n).jump(4, n).step(8).jump(5, n).step(66).without_keep().jump(6, n).step(17);
+  layer.run(plan);
+  layer.check(str(kSegments, " jumps"));
+}
+
 // Keys carry RoPE: the segment was built at position 0 and is reused further on.
 void relocation(Context& c, const FamilyReference& family, const Dims& shape) {
   const int64_t h = 3, n = 33, shift = 137;
@@ -249,6 +264,7 @@ void wide(Context& c, const FamilyReference& family, const Dims&) {
   for (const Dims& dims : {half, whole}) {
     splits(c, family, dims);
     reuse(c, family, dims);
+    walk(c, family, dims);
     repeats(c, family, dims);
     if (family.traits().relocatable) relocation(c, family, dims);
   }

@@ -26,7 +26,7 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
     const Chain& chain = table.chains[c];
     if (levels_.empty() || table.chains[c - 1].level != chain.level) {
       const auto at = static_cast<int32_t>(c), op_at = static_cast<int32_t>(op_steps.size());
-      levels_.push_back({at, at, op_at, op_at, at});
+      levels_.push_back({at, at, op_at, op_at, at, {}});
     }
     for (int32_t i = chain.item_begin; i < chain.item_end; ++i)
       if (table.items[i].kind == ChainItem::Kind::step && table.items[i].op != kNone)
@@ -34,6 +34,7 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
     levels_.back().last = static_cast<int32_t>(c) + 1;
     levels_.back().op_last = static_cast<int32_t>(op_steps.size());
   }
+  std::vector<ChainSpan> spans;
   std::vector<int32_t> order(table.chains.size());
   std::iota(order.begin(), order.end(), 0);
   for (Level& level : levels_) {
@@ -45,6 +46,7 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
       return x.row_end - x.row_begin > y.row_end - y.row_begin;
     });
     level.single_first = static_cast<int32_t>(single - order.begin());
+    level.stages = cut_spans(table, {first, single}, kChunkRows, spans);
   }
   std::vector<int32_t> item_of(table.tokens.size(), kNone);
   for (size_t i = 0; i < table.items.size(); ++i)
@@ -69,7 +71,7 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
   const size_t chains = add(table.chains), items = add(table.items), residues = add(table.residues),
                tokens = add(table.tokens), positions = add(table.positions), logit_rows = add(table.logit_rows),
                chain_of = add(table.chain_of), items_of = add(item_of), ops = add(op_steps), orders = add(order),
-               row_chunks = add(chunks);
+               all_spans = add(spans), row_chunks = add(chunks);
   const size_t pages = add(table.pages);  // the last: their number alone changes from one decode step to the next
   if (host.size() > bytes_) {
     check(cudaStreamSynchronize(stream), "stream");
@@ -93,14 +95,18 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
   at(device_.item_of, items_of);
   at(device_.op_steps, ops);
   at(device_.order, orders);
+  at(device_.spans, all_spans);
   at(device_.chunks, row_chunks);
   device_.page_size = table.page_size;
   shape_ = str(memory_);
   for (const size_t size : {table.chains.size(), table.items.size(), table.residues.size(), table.tokens.size(),
-                            table.logit_rows.size(), op_steps.size(), chunks.size()})
+                            table.logit_rows.size(), op_steps.size(), spans.size(), chunks.size()})
     shape_ += str(",", size);
   for (const Chain& chain : table.chains) shape_ += str(",", chain.row_end);
-  for (const Level& level : levels_) shape_ += str(";", level.last, ",", level.op_last, ",", level.single_first);
+  for (const Level& level : levels_) {
+    shape_ += str(";", level.last, ",", level.op_last, ",", level.single_first);
+    for (const SpanStage& stage : level.stages) shape_ += str(",", stage.jumps_last, ",", stage.last);
+  }
   rows_ = table.row_count();
   chunk_count_ = static_cast<int32_t>(chunks.size());
   item_count_ = static_cast<int32_t>(table.items.size());

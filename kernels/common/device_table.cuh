@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/chain.h"
+#include "kernels/common/chain_spans.h"
 #include "kernels/common/staging.cuh"
 
 namespace hypic::cuda {
@@ -36,6 +37,7 @@ struct DeviceTable {  // device pointers
   const int32_t* item_of = nullptr;   // [R] the step of each row
   const OpStep* op_steps = nullptr;
   const int32_t* order = nullptr;     // chains of each level by falling number of rows, its single rows last
+  const ChainSpan* spans = nullptr;   // of the levels, stage by stage
   const RowChunk* chunks = nullptr;   // every step of every chain that is no single row, cut from its begin on
   int32_t page_size = 0;
 };
@@ -45,6 +47,7 @@ struct DeviceTable {  // device pointers
 struct Level {
   int32_t first, last, op_first, op_last;
   int32_t single_first;  // order[single_first, last) are single rows
+  std::vector<SpanStage> stages;  // of the chains that are no single rows
 };
 
 class TableUpload {

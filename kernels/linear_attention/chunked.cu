@@ -23,7 +23,8 @@ bool chunked_takes(const LinearAttentionArgs& a) {
          (a.update == Update::add || a.update == Update::delta) && !a.a && !a.b && pieces(a.q) && pieces(a.k) &&
          pieces(a.v) && pieces(a.o) && aligned(a.state) && aligned(a.operators.T) && aligned(a.operators.U) &&
          (a.k[2] == 64 || a.k[2] == 128) && a.v[2] % 16 == 0 &&
-         (a.rotary_dim == 0 || a.rotary_dim == a.k[2] || 2 * a.rotary_dim == a.k[2]);
+         (a.rotary_dim == 0 ||
+          (a.update == Update::add && (a.rotary_dim == a.k[2] || 2 * a.rotary_dim == a.k[2])));
 }
 
 void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cudaStream_t stream) {

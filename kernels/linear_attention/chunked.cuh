@@ -18,9 +18,9 @@
 // of Y are corrected by later tokens, as those of V would be; M and Z are rounded after what cancels in them has.
 // For Update::add, A = I: Y = β V, M = (Q Kᵀ)_{j ≤ i}, Z = K.
 //
-// `prepare` makes M and Z of all chunks at once, `walk` goes along the items of every chain. The columns of S are
-// independent of each other; so are those of an operator: U's run as S does, but from zero, T's from the identity
-// with V = 0 and no decay, which stands apart in log_scale.
+// `prepare` makes M and Z of all chunks at once; then `walk` goes along the spans of chains that have no jumps, `jumps`
+// along the others (ChainSpan). The columns of S are independent of each other; so are those of an operator: U's run
+// as S does, but from zero, T's from the identity with V = 0 and no decay, which stands apart in log_scale.
 #pragma once
 
 #include "core/backend.h"
@@ -29,7 +29,8 @@
 namespace hypic::cuda {
 
 // bf16 operands, Readout::plain, Side::key, decay none or scalar, update add or delta with a and b by default, d_k
-// of 64 or 128, d_v a multiple of 16, RoPE on no, half or all key dims, rows of 16-byte pieces.
+// of 64 or 128, d_v a multiple of 16, rows of 16-byte pieces; with Update::add RoPE on no, half or all key dims, with
+// delta on none.
 bool chunked_takes(const LinearAttentionArgs& args);
 
 // Rounded to bf16 on the way: M with scale and decay, Z, Y, Y · exp(γ_C − γ), and S, U and T where they are

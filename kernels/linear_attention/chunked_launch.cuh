@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/common/scratch.cuh"
+#include "kernels/linear_attention/chunked_jumps.cuh"
 #include "kernels/linear_attention/chunked_prepare.cuh"
 #include "kernels/linear_attention/chunked_step.cuh"
 #include "kernels/linear_attention/chunked_walk.cuh"
@@ -24,20 +25,47 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
     const int heads = plan_prepare_heads(sms, chunks, Hk, p.Hv);
     constexpr int kBytes = PrepareShared<kDelta, kDk>::kBytes;
     allow(prepare_kernel<kDelta, kDk>, kBytes, "linear_attention, prepare");
-    prepare_kernel<kDelta, kDk><<<dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(p.Hv / heads)),
-                                  kPrepareThreads, kBytes, stream>>>(p, heads);
+    prepare_kernel<kDelta, kDk>
+        <<<dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(p.Hv / heads)), kPrepareThreads, kBytes, stream>>>(
+            p, heads);
     check_launch("linear_attention, prepare");
   }
-  for (const Level& level : table.levels()) {
-    const WalkPlan plan =
-        plan_walk(sms, level.single_first - level.first, level.op_last - level.op_first, p.Hv, kDk, p.dv, kDelta);
-    if (plan.blocks > 0) {
-      const int bytes = kWalkStages * WalkStage<kDelta, kDk>::bytes(plan.columns);
-      allow(walk_kernel<kDelta, kDk>, bytes, "linear_attention, walk");
-      walk_kernel<kDelta, kDk><<<plan.blocks, walk_threads(plan.columns), bytes, stream>>>(
-          p,
-          {level.first, level.op_first, plan.chain_works, plan.works(), plan.columns, plan.v_parts, plan.t_parts});
+  const auto launch_jumps = [&](const SpanStage& stage) {
+    const JumpsPlan plan = plan_jumps(stage.jumps_last - stage.first, p.Hv, p.dv, kDelta);
+    if (plan.blocks == 0) return;
+    constexpr int kBytes = Jumps<kDelta, kDk>::kBytes;
+    allow(jumps_kernel<kDelta, kDk>, kBytes, "linear_attention, jumps");
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(plan.blocks),
+                                    .blockDim = Jumps<kDelta, kDk>::kThreads,
+                                    .dynamicSmemBytes = kBytes,
+                                    .stream = stream,
+                                    .attrs = &cluster,
+                                    .numAttrs = 1};
+    check(cudaLaunchKernelEx(&config, jumps_kernel<kDelta, kDk>, p, stage.first, plan.parts),
+          "linear_attention, jumps");
+  };
+  const auto launch_walk = [&](const SpanStage& stage, int32_t op_first, int32_t op_last) {
+    const WalkPlan plan = plan_walk(sms, stage.last - stage.jumps_last, op_last - op_first, p.Hv, kDk, p.dv, kDelta);
+    if (plan.blocks == 0) return;
+    const WalkGrid grid{stage.jumps_last, op_first, plan.chain_works, plan.works(), plan.v_parts, plan.t_parts};
+    const auto launch = [&](auto kernel, int bytes) {
+      allow(kernel, bytes, "linear_attention, walk");
+      kernel<<<plan.blocks, kWalkThreads + kCopyThreads, bytes, stream>>>(p, grid);
       check_launch("linear_attention, walk");
+    };
+    if (plan.columns == 64)
+      launch(walk_kernel<kDelta, kDk, 64>, WalkShared<kDelta, kDk, 64>::kBytes);
+    else
+      launch(walk_kernel<kDelta, kDk, 128>, WalkShared<kDelta, kDk, 128>::kBytes);
+  };
+  for (const Level& level : table.levels()) {
+    for (size_t i = 0; i < level.stages.size(); ++i) {
+      const SpanStage& stage = level.stages[i];
+      launch_jumps(stage);
+      launch_walk(stage, i == 0 ? level.op_first : level.op_last, level.op_last);
     }
     if (level.last > level.single_first) {
       const dim3 blocks(static_cast<unsigned>((level.last - level.single_first) * p.Hv),

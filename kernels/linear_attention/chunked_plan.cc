@@ -14,9 +14,9 @@ struct Width {
   int columns;
   int time;  // of a chunk, relative
 };
-// A multiprocessor holds one block, for its ring of chunks fills the shared memory. Each warp of 16 columns wants
-// a quarter of the tensor cores, and all of them read every operand from shared memory.
-constexpr Width kWidths[] = {{128, 20}, {64, 12}, {32, 10}};
+// A multiprocessor holds one block, for its ring of chunks fills the shared memory. Fewer columns
+// take no less time: the operands have to come in, and one product waits for another.
+constexpr Width kWidths[] = {{128, 17}, {64, 10}};
 
 }  // namespace
 
@@ -24,8 +24,7 @@ WalkPlan plan_walk(int sms, int chains, int op_steps, int heads, int dk, int dv,
   WalkPlan best{};
   int64_t best_time = INT64_MAX;
   for (const auto [columns, time] : kWidths) {
-    WalkPlan plan{
-        .columns = columns, .v_parts = ceil_of(dv, columns), .t_parts = dense ? ceil_of(dk, columns) : 0};
+    WalkPlan plan{.columns = columns, .v_parts = ceil_of(dv, columns), .t_parts = dense ? ceil_of(dk, columns) : 0};
     plan.chain_works = chains * heads * plan.v_parts;
     plan.op_works = op_steps * heads * (plan.v_parts + plan.t_parts);
     plan.blocks = std::min(plan.works(), sms);
@@ -35,6 +34,14 @@ WalkPlan plan_walk(int sms, int chains, int op_steps, int heads, int dk, int dv,
     best_time = total;
   }
   return best;
+}
+
+JumpsPlan plan_jumps(int chains, int heads, int dv, bool dense) {
+  const int parts = ceil_of(dv, kJumpsColumns);
+  return {
+      .parts = parts,
+      .cluster = dense && parts % 2 == 0 ? 2 : 1,  // clusters of 4 do not fill all GPUs: 132 SMs are in uneven groups
+      .blocks = chains * heads * parts};
 }
 
 int plan_prepare_heads(int sms, int chunks, int Hk, int Hv) {

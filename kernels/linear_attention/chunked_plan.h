@@ -3,12 +3,10 @@
 
 namespace hypic::cuda {
 
-inline constexpr int kChunkedColumns = 128;  // of S, at most, that a block of `walk` holds: 16 a warp
-
 // The works of `walk` for one level: of each chain (or op step) and head first those over d_v columns of S (or U),
 // of an op step then those over d_k columns of T. A block takes one after another.
 struct WalkPlan {
-  int columns;           // of a work: 32, 64 or 128
+  int columns;           // of a work: 64 or 128
   int v_parts, t_parts;  // works of a head
   int chain_works, op_works;
   int blocks;
@@ -18,6 +16,14 @@ struct WalkPlan {
 
 // dense: operators have a T of columns.
 WalkPlan plan_walk(int sms, int chains, int op_steps, int heads, int dk, int dv, bool dense);
+
+inline constexpr int kJumpsColumns = 32;  // of S that a block of `jumps` holds
+
+// A block is a part of the columns of a chain's head; a cluster has parts of one head, who share its T.
+struct JumpsPlan {
+  int parts, cluster, blocks;
+};
+JumpsPlan plan_jumps(int chains, int heads, int dv, bool dense);
 
 // Value heads that a block of `prepare` works on, one after the other, so that the products that their key head
 // shares are made once. Divides Hv / Hk.

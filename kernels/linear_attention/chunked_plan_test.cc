@@ -16,7 +16,7 @@ TEST(ChunkedPlan, CoversAllColumns) {
             for (const int dv : {16, 48, 64, 128, 256})
               for (const bool dense : {false, true}) {
                 const WalkPlan plan = plan_walk(sms, chains, op_steps, heads, dk, dv, dense);
-                EXPECT_TRUE(plan.columns == 32 || plan.columns == 64 || plan.columns == 128) << plan.columns;
+                EXPECT_TRUE(plan.columns == 64 || plan.columns == 128) << plan.columns;
                 EXPECT_GE(plan.v_parts * plan.columns, dv);
                 EXPECT_LT((plan.v_parts - 1) * plan.columns, dv);
                 if (dense) {
@@ -32,10 +32,10 @@ TEST(ChunkedPlan, CoversAllColumns) {
               }
 }
 
-TEST(ChunkedPlan, OneChainFillsTheGpu) {
-  EXPECT_EQ(plan_walk(132, 1, 0, 32, 128, 128, true).blocks, 128);  // 32 columns each
-  EXPECT_EQ(plan_walk(78, 1, 0, 32, 128, 128, true).blocks, 64);    // two rounds of 32 would take longer
-  EXPECT_EQ(plan_walk(132, 2, 0, 32, 128, 128, true).columns, 64);
+TEST(ChunkedPlan, FewChainsTakeFewColumns) {
+  for (const int sms : kGpus) EXPECT_EQ(plan_walk(sms, 1, 0, 32, 128, 128, true).blocks, 64);
+  EXPECT_EQ(plan_walk(132, 2, 0, 32, 128, 128, true).blocks, 128);
+  EXPECT_EQ(plan_walk(78, 2, 0, 32, 128, 128, true).blocks, 64);  // two rounds of 64 columns would take longer
 }
 
 TEST(ChunkedPlan, ManyChainsShareTheirOperands) {
@@ -43,6 +43,23 @@ TEST(ChunkedPlan, ManyChainsShareTheirOperands) {
     EXPECT_EQ(plan_walk(sms, 64, 0, 32, 128, 128, true).columns, 128);
     EXPECT_EQ(plan_walk(sms, 64, 64, 32, 128, 128, true).columns, 128);
   }
+}
+
+TEST(ChunkedPlan, ClustersOfJumpsHaveOneHead) {
+  for (const int chains : {0, 1, 5})
+    for (const int heads : {1, 4, 32})
+      for (const int dv : {16, 48, 64, 96, 128, 256})
+        for (const bool dense : {false, true}) {
+          const JumpsPlan plan = plan_jumps(chains, heads, dv, dense);
+          EXPECT_GE(plan.parts * kJumpsColumns, dv);
+          EXPECT_LT((plan.parts - 1) * kJumpsColumns, dv);
+          EXPECT_EQ(plan.blocks, chains * heads * plan.parts);
+          EXPECT_EQ(plan.parts % plan.cluster, 0);
+          if (!dense) {
+            EXPECT_EQ(plan.cluster, 1);  // there is no T to share
+          }
+        }
+  EXPECT_EQ(plan_jumps(1, 32, 128, true).cluster, 2);
 }
 
 TEST(ChunkedPlan, HeadsOfABlockDivideTheGroup) {
