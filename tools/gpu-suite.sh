@@ -66,7 +66,7 @@ validate() {
 # One small case a kernel under each of the sanitizer's tools.
 sanitizer() {
   command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer is missing" | tee -a "$out/summary.txt"; return; }
-  cases='/(reuse|relocation|jumps|latent|residues|partial|heads|eps|activations|steps|range|rows|ties|scaled|kinds|inputs|greedy|numbers|aligned|fault_0[57]_.*)$|^attention/wide$'
+  cases='/(reuse|relocation|jumps|latent|residues|partial|heads|eps|activations|steps|range|rows|ties|scaled|kinds|inputs|greedy|numbers|aligned|short_items|fault_0[57]_.*)$|^(attention|gated_delta_net|lightning)/wide$'
   for tool in memcheck racecheck initcheck; do
     for backend in cuda cuda32; do
       step "sanitizer-$tool-$backend" compute-sanitizer --tool "$tool" --error-exitcode 9 \
