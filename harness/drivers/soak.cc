@@ -198,10 +198,10 @@ class Soak {
                                std::llround(samples_.back().device), " MiB on the device"));
   }
 
-  // Since the beginning; what a CPU backend has is resident memory.
+  // Of this process; what a CPU backend has is resident memory.
   double device_mib() const {
     if (!settings_.choice.backend.starts_with("cuda")) return 0;
-    return (available_ - static_cast<double>(backend_->available_bytes())) / (1 << 20);
+    return static_cast<double>(backend_->memory_use().now) / (1 << 20);
   }
 
   void add(const CacheUsage& usage) {
@@ -303,7 +303,6 @@ class Soak {
   const ScratchFolder folder_;
   const Mode usual_ = mode_named("transition_rope_seam");
   std::vector<Tokens> segments_;
-  const double available_ = static_cast<double>(backend_->available_bytes());
   std::chrono::steady_clock::time_point start_;
   std::vector<Sample> samples_;
   CacheUsage total_;  // of engines that are gone

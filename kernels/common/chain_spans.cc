@@ -10,14 +10,14 @@ struct Cut : ChainSpan {
   int32_t rows;
 };
 
-std::vector<Cut> cuts_of(const ChainTable& table, const Chain& chain, int32_t max_rows) {
+std::vector<Cut> cuts_of(const ChainTable& table, const Chain& chain, int32_t max_rows, int32_t max_last_rows) {
   std::vector<Cut> cuts = {{{chain.item_begin, chain.item_begin, chain.state, chain.fresh}, false, 0}};
   bool open = true;  // the last may still become either kind
   for (int32_t i = chain.item_begin; i < chain.item_end; ++i) {
     const ChainItem& item = table.items[i];
     const bool is_jump = item.kind == ChainItem::Kind::jump;
     const int32_t rows = is_jump ? 0 : item.end - item.begin;
-    if (is_jump || rows > max_rows) {
+    if (is_jump || rows > (i + 1 < chain.item_end ? max_rows : max_last_rows)) {
       if (!open && cuts.back().jumps != is_jump) cuts.push_back({{i, i, chain.state, false}, is_jump, 0});
       cuts.back().jumps = is_jump;
       open = false;
@@ -31,10 +31,10 @@ std::vector<Cut> cuts_of(const ChainTable& table, const Chain& chain, int32_t ma
 }  // namespace
 
 std::vector<SpanStage> cut_spans(const ChainTable& table, std::span<const int32_t> chains, int32_t max_rows,
-                                 std::vector<ChainSpan>& all) {
+                                 int32_t max_last_rows, std::vector<ChainSpan>& all) {
   std::vector<std::vector<Cut>> stages;
   for (const int32_t c : chains) {
-    const std::vector<Cut> cuts = cuts_of(table, table.chains[c], max_rows);
+    const std::vector<Cut> cuts = cuts_of(table, table.chains[c], max_rows, max_last_rows);
     if (stages.size() < cuts.size()) stages.resize(cuts.size());
     for (size_t i = 0; i < cuts.size(); ++i) stages[i].push_back(cuts[i]);
   }

@@ -22,9 +22,10 @@ struct SpanStage {
   int32_t first, jumps_last, last;
 };
 
-// Cuts the given chains of a table where a jump follows on a step of more than max_rows, or such a
-// step on a jump, and appends their spans to `all`, stage by stage. A chain has one span at least.
+// Cuts the given chains of a table where a jump follows on a step of more than max_rows, or such a step on a jump,
+// and appends their spans to `all`, stage by stage. A chain has one span at least. Of a chain's last item, after which
+// nothing has to go back, more than max_last_rows are such a step.
 std::vector<SpanStage> cut_spans(const ChainTable& table, std::span<const int32_t> chains, int32_t max_rows,
-                                 std::vector<ChainSpan>& all);
+                                 int32_t max_last_rows, std::vector<ChainSpan>& all);
 
 }  // namespace hypic::cuda

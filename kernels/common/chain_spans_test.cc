@@ -35,18 +35,29 @@ struct Spans {
   explicit Spans(const ChainTable& table) {
     std::vector<int32_t> chains(table.chains.size());
     std::iota(chains.begin(), chains.end(), 0);
-    stages = cut_spans(table, chains, 64, all);
+    stages = cut_spans(table, chains, 64, 32, all);
   }
 };
 
 TEST(ChainSpans, ReuseIsOneSpan) {
   ChainTable table;
-  add_chain(table, {8, -1, 8, -1, -1, 64});
+  add_chain(table, {8, -1, 64, -1, -1, 32});
   const Spans spans(table);
   ASSERT_EQ(spans.stages.size(), 1u);
   EXPECT_EQ(spans.stages[0].jumps_last, 1);
   EXPECT_EQ(spans.all[0].item_end, 6);
   EXPECT_TRUE(spans.all[0].fresh);
+}
+
+TEST(ChainSpans, LastStepIsCutFromJumpsEarlier) {
+  ChainTable table;
+  add_chain(table, {64, -1, 64, -1, 33});
+  add_chain(table, {33});
+  const Spans spans(table);
+  ASSERT_EQ(spans.stages.size(), 2u);
+  EXPECT_EQ(spans.all[0].item_end, 4);
+  EXPECT_EQ(spans.all[2].item_begin, 4);
+  EXPECT_EQ(spans.stages[1].jumps_last, spans.stages[1].first);
 }
 
 TEST(ChainSpans, LongStepsAreCutFromJumps) {

@@ -46,7 +46,7 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
       return x.row_end - x.row_begin > y.row_end - y.row_begin;
     });
     level.single_first = static_cast<int32_t>(single - order.begin());
-    level.stages = cut_spans(table, {first, single}, kChunkRows, spans);
+    level.stages = cut_spans(table, {first, single}, kChunkRows, kLastJumpRows, spans);
   }
   std::vector<int32_t> item_of(table.tokens.size(), kNone);
   for (size_t i = 0; i < table.items.size(); ++i)

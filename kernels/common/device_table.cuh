@@ -19,6 +19,9 @@ struct OpStep {
   int32_t op;
 };
 
+// At most so many rows of a chain's last step go along with the jumps before it; more are quicker on their own.
+inline constexpr int32_t kLastJumpRows = 32;
+
 // Rows [begin, end) of one step, at most kChunkRows.
 inline constexpr int32_t kChunkRows = 64;
 struct RowChunk {

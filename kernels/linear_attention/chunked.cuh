@@ -30,7 +30,7 @@ namespace hypic::cuda {
 
 // bf16 operands, Readout::plain, Side::key, decay none or scalar, update add or delta with a and b by default, d_k
 // of 64 or 128, d_v a multiple of 16, rows of 16-byte pieces; with Update::add RoPE on no, half or all key dims, with
-// delta on none.
+// delta on none, which no model has.
 bool chunked_takes(const LinearAttentionArgs& args);
 
 // Rounded to bf16 on the way: M with scale and decay, Z, Y, Y · exp(γ_C − γ), and S, U and T where they are

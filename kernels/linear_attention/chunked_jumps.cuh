@@ -6,31 +6,48 @@
 // shared memory as well, transposed, as a sum of two bf16: what the next product reads. Three kinds of warps:
 //
 //   state  S ← scale · T S + U, with T as A of wgmma, from float32 in shared memory by way of registers; S ← decay S
-//          + Zᵀ Y. T of the next jump comes to registers while the rows before it are at work.
+//          + Zᵀ Y. T of the next jump takes the place of this one's in registers as the product is done with it.
 //   rows   Y and O of steps, eight rows at a time, 8 columns of S a warp; they hand over Zᵀ as well
-//   copy   one warp T, the others U, into rings in shared memory. The blocks of a cluster have the same head: each
-//          copies a part of T to all of them.
+//   copy   T and U, into rings in shared memory. The blocks of a cluster have the same head: each copies a part of T
+//          to all of them.
 //
 // State warps read no global memory: publishing S waits for all that they have under way.
 #pragma once
 
 #include "kernels/linear_attention/chunked_args.cuh"
 #include "kernels/linear_attention/chunked_plan.h"
-#include "kernels/linear_attention/decaying.cuh"
 #include "kernels/linear_attention/hopper.cuh"
 
 namespace hypic::cuda {
 
 inline constexpr int kRowsWarps = kJumpsColumns / 8;
 inline constexpr int kRowsThreads = kRowsWarps * 32;
-inline constexpr int kCopyUThreads = 96;
+inline constexpr int kJumpsCopyThreads = 128;
 inline constexpr int kItems = 128;  // that lie in shared memory at a time
+
+// What the state warps ask of an item, in one word, so that they have it before they need it.
+enum ItemBits : uint32_t {
+  kHasRows = 1,     // a step
+  kKeeps = 2,       // and it changes the state
+  kApplies = 4,     // a jump that reads an operator
+  kMultiplies = 8,  // by its T
+  kLasts = 16,      // Compose::last
+  kSaves = 32,
+  kRowsFollow = 64,       // in the next item
+  kNextMultiplies = 128,  // the next jump that applies
+  kNextApplies = 256,
+  kRowsShift = 16,
+};
+struct JumpsPart {
+  ChainItem items[kItems];
+  uint32_t bits[kItems + 1];
+};
 
 template <bool kDelta, int kDk>
 struct Jumps {
   static constexpr int kStateWarps = kDk / 16, kStateThreads = kStateWarps * 32;
-  static constexpr int kThreads = kStateThreads + kRowsThreads + 32 + kCopyUThreads;  // whole groups of four warps
-  static constexpr int kHalves = kDk / 64;                                            // of T, 64 rows: a group's
+  static constexpr int kThreads = kStateThreads + kRowsThreads + kJumpsCopyThreads;  // whole groups of four warps
+  static constexpr int kHalves = kDk / 64;                                           // of T, 64 rows: a group's
   static constexpr int kStepThreads = kStateThreads + kRowsThreads;
 
   // Shared memory. T: rows apart by 8 banks, so that pairs of floats of four rows touch every bank once.
@@ -45,8 +62,8 @@ struct Jumps {
   static constexpr int kY = kT + kSlots * kSlot, kYEnd = kY + kJumpsColumns * kYPitch * 2;
   static constexpr int kFullT = kYEnd + kJumpsColumns * kYPitch * 2, kEmptyT = kFullT + kSlots * 8;
   static constexpr int kFullU = kEmptyT + kSlots * 8, kEmptyU = kFullU + kStages * 8;
-  static constexpr int kScale = kEmptyU + kStages * 8, kDecay = kScale + kStages * 4;
-  static constexpr int kItem = kDecay + 4, kBytes = kItem + kItems * static_cast<int>(sizeof(ChainItem));
+  static constexpr int kScale = kEmptyU + kStages * 8, kDecay = kScale + (kStages + 1) / 2 * 8;
+  static constexpr int kPart = kDecay + 8, kBytes = kPart + static_cast<int>(sizeof(JumpsPart));
 };
 
 // Some columns of one head along a span of items.
@@ -64,19 +81,38 @@ __device__ inline bool multiplies(const ChainItem& item) { return item.compose =
 __device__ inline bool has_rows(const ChainItem& item) {
   return item.kind == ChainItem::Kind::step && item.begin < item.end;
 }
+__device__ inline uint32_t bits_of(const ChainItem& item) {
+  if (has_rows(item))
+    return kHasRows | (item.keep ? kKeeps : 0) | static_cast<uint32_t>(item.end - item.begin) << kRowsShift;
+  return (applies(item) ? kApplies : 0) | (multiplies(item) ? kMultiplies : 0) |
+         (applies(item) && item.compose == Compose::last ? kLasts : 0);
+}
 
 // Runs visit(items, count) over the span, all threads of the block together, a part in shared memory at a time.
 template <class Visit>
 __device__ inline void each_part(const ChunkedArgs& p, const JumpsWork& w, char* shared, Visit visit) {
+  JumpsPart& part = *reinterpret_cast<JumpsPart*>(shared);
   static_assert(sizeof(ChainItem) % 4 == 0);
   constexpr int kWords = sizeof(ChainItem) / 4;
   for (int32_t begin = w.item_begin; begin < w.item_end; begin += kItems) {
-    const int count = min(kItems, w.item_end - begin);
+    const int count = min(kItems, w.item_end - begin), thread = threadIdx.x;
     block_barrier();
-    for (int i = threadIdx.x; i < count * kWords; i += blockDim.x)
-      reinterpret_cast<int32_t*>(shared)[i] = reinterpret_cast<const int32_t*>(p.table.items + begin)[i];
+    for (int i = thread; i < count * kWords; i += blockDim.x)
+      reinterpret_cast<int32_t*>(part.items)[i] = reinterpret_cast<const int32_t*>(p.table.items + begin)[i];
     block_barrier();
-    visit(reinterpret_cast<const ChainItem*>(shared), count);
+    if (thread <= count) {
+      uint32_t bits = 0;
+      if (thread < count) {
+        bits = bits_of(part.items[thread]) | (part.items[thread].save != kNone ? kSaves : 0);
+        if (thread + 1 < count && has_rows(part.items[thread + 1])) bits |= kRowsFollow;
+        int n = thread + 1;
+        while (n < count && !applies(part.items[n])) ++n;
+        if (n < count) bits |= kNextApplies | (multiplies(part.items[n]) ? kNextMultiplies : 0);
+      }
+      part.bits[thread] = bits;
+    }
+    block_barrier();
+    visit(part.items, count);
   }
 }
 
@@ -94,51 +130,41 @@ struct RingPlace {
 
 // ---- The warps that copy
 
-template <bool kDelta, int kDk>
-__device__ inline void copy_T(const ChunkedArgs& p, const JumpsWork& w, char* shared) {
-  using L = Jumps<kDelta, kDk>;
-  const uint32_t base = shared_address(shared), lane = threadIdx.x % 32;
-  const uint32_t rank = cluster_rank(), blocks = cluster_size();
-  RingPlace<kDelta ? L::kSlots : 1> slot;
-  each_part(p, w, shared + L::kItem, [&](const ChainItem* items, int count) {
-    for (int n = 0; kDelta && n < count; ++n) {
-      if (!multiplies(items[n])) continue;
-      const int64_t head = static_cast<int64_t>(items[n].op) * p.Hv + w.h;
-      for (int half = 0; half < L::kHalves; ++half, slot.next()) {
-        const uint32_t full = base + L::kFullT + slot.at * 8;
-        mbarrier_wait(base + L::kEmptyT + slot.at * 8, slot.parity ^ 1);
-        if (lane == 0) mbarrier_expect(full, 64 * kDk * 4);
-        __syncwarp();
-        for (uint32_t i = lane; i < 64 / blocks; i += 32) {
-          const uint32_t row = rank * (64 / blocks) + i;
-          bulk_copy(base + L::kT + slot.at * L::kSlot + row * L::kPitch, p.T + (head * kDk + 64 * half + row) * kDk,
-                    kDk * 4, full, blocks);
-        }
-      }
-    }
-  });
-}
-
 // 16 bytes of U: eight lanes' pairs of floats in four rows touch every bank once.
 __device__ inline int u_at(int row, int chunk) { return row * 128 + ((chunk ^ 2 * (row & 3)) << 4); }
 
+// T and U of the jumps. A warp makes one bulk copy after another, some 50 cycles each, so all take part.
 template <bool kDelta, int kDk>
-__device__ inline void copy_U(const ChunkedArgs& p, const JumpsWork& w, char* shared) {
+__device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, char* shared) {
   using L = Jumps<kDelta, kDk>;
-  const uint32_t base = shared_address(shared);
-  const int thread = threadIdx.x - (L::kThreads - kCopyUThreads), valid = (p.dv - w.column) / 4;
+  constexpr int kWarps = kJumpsCopyThreads / 32, kRows = kJumpsCopyThreads / 8;  // of U at a time: a multiple of 4
+  const uint32_t base = shared_address(shared), thread = threadIdx.x - (L::kThreads - kJumpsCopyThreads);
+  const uint32_t lane = thread % 32, blocks = cluster_size(), rows = 64 / kWarps / blocks;
+  const uint32_t T_row = (cluster_rank() * kWarps + thread / 32) * rows + lane;        // of a half, for lane < rows
+  const int row = static_cast<int>(thread) / 8, chunk = static_cast<int>(thread) % 8;  // of U
+  const bool valid = chunk < (p.dv - w.column) / 4;
+  RingPlace<kDelta ? L::kSlots : 1> slot;
   RingPlace<L::kStages> stage;
-  each_part(p, w, shared + L::kItem, [&](const ChainItem* items, int count) {
+  each_part(p, w, shared + L::kPart, [&](const ChainItem* items, int count) {
     for (int n = 0; n < count; ++n) {
       if (!applies(items[n])) continue;
       const int64_t head = static_cast<int64_t>(items[n].op) * p.Hv + w.h;
-      const float* const from = p.U + head * kDk * p.dv + w.column;
+      if (kDelta && multiplies(items[n]))
+        for (int half = 0; half < L::kHalves; ++half, slot.next()) {
+          const uint32_t full = base + L::kFullT + slot.at * 8;
+          mbarrier_wait(base + L::kEmptyT + slot.at * 8, slot.parity ^ 1);
+          if (thread == 0) mbarrier_expect(full, 64 * kDk * 4);
+          if (lane < rows)
+            bulk_copy(base + L::kT + slot.at * L::kSlot + T_row * L::kPitch,
+                      p.T + (head * kDk + 64 * half + T_row) * kDk, kDk * 4, full, blocks);
+          __syncwarp();
+        }
+      const float* from = p.U + (head * kDk + row) * p.dv + w.column + chunk * 4;
+      const uint32_t to = base + L::kU + stage.at * L::kStage + u_at(row, chunk);
       mbarrier_wait(base + L::kEmptyU + stage.at * 8, stage.parity ^ 1);
-#pragma unroll 4
-      for (int e = thread; e < kDk * 8; e += kCopyUThreads)
-        if (e % 8 < valid)
-          cp_async_16(base + L::kU + stage.at * L::kStage + u_at(e / 8, e % 8),
-                      from + e / 8 * static_cast<int64_t>(p.dv) + e % 8 * 4);
+      if (valid)
+#pragma unroll
+        for (int i = 0; i < kDk / kRows; ++i, from += kRows * p.dv) cp_async_16(to + i * kRows * 128, from);
       if (thread == 0 && p.log_scale) cp_async_4(base + L::kScale + stage.at * 4, p.log_scale + head);
       mbarrier_arrive_copied(base + L::kFullU + stage.at * 8);
       stage.next();
@@ -167,18 +193,21 @@ class StateWarps {
 
   __device__ void run() {
     if (!w_.fresh) load(S_, slot(w_.state));
-    publish();
-    each_part(p_, w_, shared_ + L::kItem, [&](const ChainItem* items, int count) {
-      fetch(items, 0, count);
-      for (int n = 0; n < count; ++n) {
-        const ChainItem& item = items[n];
-        const bool rows_follow = n + 1 < count && has_rows(items[n + 1]);
-        if (item.kind == ChainItem::Kind::jump)
-          jump(item, rows_follow);
-        else if (has_rows(item))
-          step(item, rows_follow);
-        if (applies(item)) fetch(items, n + 1, count);
-        if (item.save != kNone) store(S_, slot(item.save));
+    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count) {
+      const uint32_t* const all = reinterpret_cast<const JumpsPart*>(shared_ + L::kPart)->bits;
+      publish(true);
+      int n = 0;
+      while (n < count && !applies(items[n])) ++n;
+      if (n < count) fetch(items, -1, count, multiplies(items[n]));
+      uint32_t next = all[0];
+      for (n = 0; n < count; ++n) {
+        const uint32_t bits = next;
+        next = all[n + 1];
+        if (bits & kHasRows)
+          step(bits, next);
+        else
+          jump(items, n, count, bits, next);
+        if (bits & kSaves) store(S_, slot(items[n].save));
       }
     });
     store(S_, slot(w_.state));
@@ -204,8 +233,8 @@ class StateWarps {
     if (!announced_) named_arrive<kStateThere, L::kStepThreads>();
     announced_ = true;
   }
-  // S into shared memory.
-  __device__ void publish() {
+  // S into shared memory; for a product by T as well, not only by rows.
+  __device__ void publish(bool whole) {
     const int lane = threadIdx.x % 32, chunk = 2 * warp_ + lane / 8 % 2;
     const uint32_t tile = shared_address(shared_) + L::kState + chunk / 8 * L::kAtom;
 #pragma unroll
@@ -215,56 +244,95 @@ class StateWarps {
       uint32_t lead[4], rest[4];
       split_A(lead, rest, S_[2 * j], S_[2 * j + 1]);
       stmatrix_x4_trans(at, lead);
-      if constexpr (kDelta) stmatrix_x4_trans(at + L::kTile, rest);
+      if constexpr (kDelta)
+        if (whole) stmatrix_x4_trans(at + L::kTile, rest);
     }
-    if constexpr (kDelta) wgmma_publish();
+    if constexpr (kDelta)
+      if (whole) wgmma_publish();
   }
+  // What follows needs the whole of S: anything but a step that changes it.
+  __device__ static bool needs_whole(uint32_t next) { return (next & (kHasRows | kKeeps)) != (kHasRows | kKeeps); }
 
-  // What can be had early of the first jump from item n on.
-  __device__ void fetch(const ChainItem* items, int n, int count) {
-    while (n < count && !applies(items[n])) ++n;
-    if (n == count) return;
+  // What can be had early of the first jump after item n that reads an operator.
+  __device__ void fetch(const ChainItem* items, int n, int count, bool transfer) {
     if constexpr (kDelta) {
-      if (multiplies(items[n])) fetch_T();
+      if (transfer) {
+        begin_T();
+        fetch_T<0>();
+        fetch_T<1>();
+        fetch_T<2>();
+        fetch_T<3>();
+        end_T();
+      }
     } else {
       const int pairs = p_.rotations.pairs;  // a multiple of 16
-      turns_ = pairs > 0 && items[n].shift != 0 && row_ - g_ < 2 * pairs;
+      if (pairs == 0) return;
+      do ++n;
+      while (n < count && !applies(items[n]));
+      turns_ = n < count && items[n].shift != 0 && row_ - g_ < 2 * pairs;
       if (turns_)
 #pragma unroll
         for (int half = 0; half < 2; ++half) turn_[half] = p_.rotations.at(items[n].shift, row_ % pairs + 8 * half);
     }
   }
-  __device__ void fetch_T() {
+  __device__ void begin_T() {
     if (warp_ / 4 > 0) slot_.next();
-    const uint32_t shared = shared_address(shared_);
-    mbarrier_wait(shared + L::kFullT + slot_.at * 8, slot_.parity);
+    mbarrier_wait(shared_address(shared_) + L::kFullT + slot_.at * 8, slot_.parity);
+  }
+  // A quarter of T's columns.
+  template <int kQuarter>
+  __device__ void fetch_T() {
     const char* const T = shared_ + L::kT + slot_.at * L::kSlot + (warp_ % 4 * 16 + g_) * L::kPitch + t_ * 8;
 #pragma unroll
-    for (int m = 0; m < kDk / 16; ++m)
+    for (int m = kQuarter * kDk / 64; m < (kQuarter + 1) * kDk / 64; ++m)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 x = *reinterpret_cast<const float2*>(T + i % 2 * 8 * L::kPitch + m * 64 + i / 2 * 32);
         split_bf16(x.x, x.y, T_lead_[m][i], T_rest_[m][i]);
       }
+  }
+  __device__ void end_T() {
     __syncwarp();
     const uint32_t lane = threadIdx.x % 32;
-    if (lane < cluster_size()) mbarrier_arrive(shared + L::kEmptyT + slot_.at * 8, lane);
+    if (lane < cluster_size()) mbarrier_arrive(shared_address(shared_) + L::kEmptyT + slot_.at * 8, lane);
     slot_.next();
     if (warp_ / 4 + 1 < L::kHalves) slot_.next();
   }
 
-  __device__ void jump(const ChainItem& item, bool rows_follow) {
-    if (item.compose == Compose::zero) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) S_[i / 4][i % 4] = 0;
-    } else {
-      if constexpr (kDelta)
-        if (item.compose == Compose::transfer) multiply_T();
-      add_U(item.compose);
+  __device__ void jump(const ChainItem* items, int n, int count, uint32_t bits, uint32_t next) {
+    float u[4][4] = {}, scale = 0;
+    const bool again = bits & kNextMultiplies;
+    if constexpr (kDelta) {
+      if (bits & kMultiplies) {
+        multiply_T();
+        load_U(u, scale, bits & kMultiplies);
+        if (again) begin_T();
+        wgmma_wait<3>();
+        if (again) fetch_T<0>();
+        wgmma_wait<2>();
+        if (again) fetch_T<1>();
+        wgmma_wait<1>();
+        if (again) fetch_T<2>();
+        wgmma_wait<0>();
+        named_sync<kStateEverywhere, L::kStateThreads>();  // before S is published in the same place
+      }
     }
-    publish();
+    if ((bits & kApplies) && !(kDelta && (bits & kMultiplies))) load_U(u, scale, bits & kMultiplies);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        S_[j][c] = (bits & kLasts) || !(bits & kApplies) ? u[j][c] : scale * S_[j][c] + u[j][c];
+    publish(needs_whole(next));
     announced_ = false;
-    if (rows_follow) announce();
+    if (bits & kRowsFollow) announce();
+    if (!(bits & kApplies)) return;
+    if (kDelta && (bits & kMultiplies) && again) {
+      fetch_T<3>();
+      end_T();
+    } else if (bits & kNextApplies) {
+      fetch(items, n, count, again);
+    }
   }
   // S ← T S, as good as in float32 (three products of bf16).
   __device__ void multiply_T() {
@@ -278,66 +346,64 @@ class StateWarps {
       wgmma<kJumpsColumns>(S_, T_lead_[m], lead, m > 0);
       wgmma<kJumpsColumns>(S_, T_rest_[m], lead, true);
       wgmma<kJumpsColumns>(S_, T_lead_[m], rest, true);
+      if ((m + 1) % (kDk / 64) == 0) wgmma_commit();
     }
-    wgmma_commit();
-    wgmma_wait();
-    named_sync<kStateEverywhere, L::kStateThreads>();  // before S is published in the same place
   }
-  __device__ void add_U(Compose compose) {
+  // The next U, turned, and what S is scaled by.
+  __device__ void load_U(float (&u)[4][4], float& scale, bool transfer) {
     const uint32_t shared = shared_address(shared_);
     mbarrier_wait(shared + L::kFullU + stage_.at * 8, stage_.parity);
     const char* const U = shared_ + L::kU + stage_.at * L::kStage + t_ % 2 * 8;
-    const float scale = compose == Compose::transfer && p_.log_scale
-                            ? expf(*reinterpret_cast<const float*>(shared_ + L::kScale + stage_.at * 4))
-                            : 1.0f;
+    scale =
+        transfer && p_.log_scale ? expf(*reinterpret_cast<const float*>(shared_ + L::kScale + stage_.at * 4)) : 1.0f;
     const int other = turns_ ? row_ < p_.rotations.pairs ? p_.rotations.pairs : -p_.rotations.pairs : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const auto pair = [&](int row) { return *reinterpret_cast<const float2*>(U + u_at(row, 2 * j + t_ / 2)); };
-        float2 u = pair(row_ + 8 * half);
+        float2 x = pair(row_ + 8 * half);
         if constexpr (!kDelta)
           if (turns_) {  // key dims (i, i + pairs)
-            const float2 v = pair(row_ + other + 8 * half), r = turn_[half];
+            const float2 y = pair(row_ + other + 8 * half), r = turn_[half];
             const float sine = other > 0 ? -r.y : r.y;
-            u = {r.x * u.x + sine * v.x, r.x * u.y + sine * v.y};
+            x = {r.x * x.x + sine * y.x, r.x * x.y + sine * y.y};
           }
-        float &s0 = S_[j][2 * half], &s1 = S_[j][2 * half + 1];
-        s0 = compose == Compose::last ? u.x : scale * s0 + u.x;
-        s1 = compose == Compose::last ? u.y : scale * s1 + u.y;
+        u[j][2 * half] = x.x;
+        u[j][2 * half + 1] = x.y;
       }
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared + L::kEmptyU + stage_.at * 8);
     stage_.next();
   }
 
-  __device__ void step(const ChainItem& item, bool rows_follow) {
+  __device__ void step(uint32_t bits, uint32_t next) {
     announce();
     named_sync<kRowsThere, L::kStepThreads>();
     announced_ = false;
-    if (item.keep) {
-      add_rows(item.end - item.begin);
-      publish();
+    if (bits & kKeeps) {
+      add_rows(static_cast<int>(bits >> kRowsShift));
+      publish(needs_whole(next));
     }
-    if (rows_follow) announce();
+    if (bits & kRowsFollow) announce();
   }
   // S ← decay S + Zᵀ Y.
   __device__ void add_rows(int rows) {
-    const Decaying decay(*reinterpret_cast<const float*>(shared_ + L::kDecay));
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[j][c] = decay(S_[j][c], 0);
     const int lane = threadIdx.x % 32, z_row = lane / 16 * 8 + lane % 8;
     const uint32_t Z =
         shared_address(shared_) + L::kZ + z_row * kDk * 2 + (swizzle_128(z_row, 2 * warp_ + lane / 8 % 2) << 4);
     const char* const Y = shared_ + L::kYEnd + (g_ * L::kYPitch + 2 * t_) * 2;
+    const float2 decay = *reinterpret_cast<const float2*>(shared_ + L::kDecay);  // S ← x S + y S
 #pragma unroll
     for (int b = 0; b < kChunkRows / 16; ++b) {
       if (16 * b >= rows) break;
       uint32_t z[4];
       ldmatrix_x4_trans(z, Z + b * 16 * kDk * 2);
+      if (b == 0)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) S_[j][c] = decay.x * S_[j][c] + decay.y * S_[j][c];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (16 * b + 8 * i < rows)
@@ -371,7 +437,7 @@ class RowsWarps {
       : p_(p), w_(w), shared_(shared), warp_(threadIdx.x / 32 - L::kStateWarps), column_(w.column + 8 * warp_) {}
 
   __device__ void run() {
-    each_part(p_, w_, shared_ + L::kItem, [&](const ChainItem* items, int count) {
+    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count) {
       const auto next = [&](int n) {
         while (n < count && !has_rows(items[n])) ++n;
         return n;
@@ -381,14 +447,16 @@ class RowsWarps {
       if (n < count) fetch(items[n], 0);
       for (; n < count; n = next(n + 1)) {
         const int rows = items[n].end - items[n].begin;
+        make_ready(rows, 0);
         named_sync<kStateThere, L::kStepThreads>();
         load_state(S);
         for (int row = 0; row < rows; row += 8) {
           const bool more = row + 8 < rows;
-          const int after = more ? n : next(n + 1);
           run_rows(items[n], row, S, [&] {
+            const int after = more ? n : next(n + 1);
             if (after < count) fetch(items[after], more ? row + 8 : 0);
           });
+          if (more) make_ready(rows, row + 8);
         }
       }
     });
@@ -427,6 +495,16 @@ class RowsWarps {
       z_ = z_valid ? *reinterpret_cast<const uint4*>(Z + z_chunk() * 8) : uint4{0, 0, 0, 0};
     }
   }
+  // What can be had of the fetched rows before S is there.
+  __device__ void make_ready(int rows, int row) {
+    const float2 v = unpack_bf16(v_);
+    beta_v_[0] = gates_.x * v.x;
+    beta_v_[1] = gates_.x * v.y;
+    beta_decay_ = gates_.x * gates_.y;
+    if (row + g_ == rows - 1)  // as Decaying
+      decay_ = gates_.w > -0.5f ? float2{1, expm1f(gates_.w)} : float2{expf(gates_.w), 0};
+    asm volatile("" : "+f"(beta_v_[0]), "+f"(beta_v_[1]), "+f"(beta_decay_), "+f"(decay_.x), "+f"(decay_.y));
+  }
   // The 16 bytes of Zᵀ that a thread hands over.
   __device__ int z_row() const { return (threadIdx.x - L::kStateThreads) / (kDk / 8); }
   __device__ int z_chunk() const { return threadIdx.x % (kDk / 8); }
@@ -445,20 +523,20 @@ class RowsWarps {
   template <class FetchNext>
   __device__ void run_rows(const ChainItem& item, int row, const uint32_t (&S)[kDk / 32][4], FetchNext fetch_next) {
     const int rows = item.end - item.begin;
-    float s[2][4] = {};  // K S and Q S
-#pragma unroll
-    for (int m = 0; m < kDk / 16; ++m) mma_bf16(s[m % 2], kq_[m], S[m / 2][m % 2 * 2], S[m / 2][m % 2 * 2 + 1]);
     if (z_row() < 8)
       *reinterpret_cast<uint4*>(shared_ + L::kZ + (row + z_row()) * kDk * 2 + (swizzle_128(z_row(), z_chunk()) << 4)) =
           z_;
+    float s[4][4] = {};  // K S and Q S
+#pragma unroll
+    for (int m = 0; m < kDk / 16; ++m) mma_bf16(s[m % 4], kq_[m], S[m / 2][m % 2 * 2], S[m / 2][m % 2 * 2 + 1]);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[0][c] = (s[0][c] + s[1][c]) + (s[2][c] + s[3][c]);
     const float4 gates = gates_;
     const float2 v = unpack_bf16(v_);
-    const float y0 = gates.x * (v.x - gates.y * (s[0][0] + s[1][0]));
-    const float y1 = gates.x * (v.y - gates.y * (s[0][1] + s[1][1]));
-    put(L::kY, row, y0, y1);
-    put(L::kYEnd, row, gates.z * y0, gates.z * y1);
+    const float y0 = beta_v_[0] - beta_decay_ * s[0][0], y1 = beta_v_[1] - beta_decay_ * s[0][1];
+    put(row, pack_bf16(y0, y1), pack_bf16(gates.z * y0, gates.z * y1));
     if (row + 8 >= rows) {
-      if (warp_ == 0 && t_ == 0 && row + g_ == rows - 1) *reinterpret_cast<float*>(shared_ + L::kDecay) = gates.w;
+      if (warp_ == 0 && t_ == 0 && row + g_ == rows - 1) *reinterpret_cast<float2*>(shared_ + L::kDecay) = decay_;
       named_arrive<kRowsThere, L::kStepThreads>();
     }
     const uint32_t last[4] = {m_[0], 0, m_[1], 0};
@@ -469,7 +547,7 @@ class RowsWarps {
     const bool valid = row + g_ < rows;
     const int32_t r = item.begin + (valid ? row + g_ : row);
     const float out = p_.scale * gates.y;
-    float o[4] = {out * (s[0][2] + s[1][2]), out * (s[0][3] + s[1][3]), 0, 0};
+    float o[4] = {out * s[0][2], out * s[0][3], 0, 0};
     const char* const Y = shared_ + L::kY + ((8 * warp_ + g_) * L::kYPitch + 2 * t_) * 2;
     const auto y = [&](int at) { return *reinterpret_cast<const uint32_t*>(Y + at * 2); };
     for (int k = 0; k < row / 16 * 16; k += 16) {
@@ -486,12 +564,12 @@ class RowsWarps {
     }
     __syncwarp();
   }
-  // Row `row` + g of this warp's Y, in shared memory transposed.
-  __device__ void put(int tile, int row, float y0, float y1) const {
-    __nv_bfloat16* const to =
-        reinterpret_cast<__nv_bfloat16*>(shared_ + tile) + (8 * warp_ + 2 * t_) * L::kYPitch + row + g_;
-    to[0] = __float2bfloat16(y0);
-    to[L::kYPitch] = __float2bfloat16(y1);
+  // Rows `row` + g of this warp's Y, and of Y at the end of the step, in shared memory transposed.
+  __device__ void put(int row, uint32_t y, uint32_t y_end) const {
+    const int lane = threadIdx.x % 32;
+    stmatrix_x2_trans(
+        shared_address(shared_) + (lane / 8 % 2 ? L::kYEnd : L::kY) + ((8 * warp_ + lane % 8) * L::kYPitch + row) * 2,
+        y, y_end);
   }
 
   const ChunkedArgs& p_;
@@ -502,6 +580,8 @@ class RowsWarps {
   uint32_t kq_[kDk / 16][4] = {}, v_ = 0, m_[2] = {};
   float4 gates_{};
   uint4 z_{};
+  float beta_v_[2] = {}, beta_decay_ = 0;
+  float2 decay_{};
 };
 
 // Block x: columns x % parts of head x / parts % Hv of spans[first + …], whose steps are at most a chunk long; a
@@ -519,7 +599,7 @@ __global__ void __launch_bounds__(Jumps<kDelta, kDk>::kThreads, 1)
       mbarrier_init(base + L::kEmptyT + slot * 8, 4 * cluster_size());
     }
     for (int stage = 0; stage < L::kStages; ++stage) {
-      mbarrier_init(base + L::kFullU + stage * 8, kCopyUThreads);
+      mbarrier_init(base + L::kFullU + stage * 8, kJumpsCopyThreads);
       mbarrier_init(base + L::kEmptyU + stage * 8, L::kStateWarps);
     }
     mbarrier_init_fence();
@@ -531,17 +611,13 @@ __global__ void __launch_bounds__(Jumps<kDelta, kDk>::kThreads, 1)
                     span.item_begin, span.item_end,
                     span.state,      span.fresh};
   if (warp < L::kStateWarps) {
-    take_registers<168>();
+    take_registers<160>();
     StateWarps<kDelta, kDk>(p, w, jumps_shared).run();
   } else if (warp < L::kStateWarps + kRowsWarps) {
-    give_registers<112>();
     RowsWarps<kDelta, kDk>(p, w, jumps_shared).run();
   } else {
-    give_registers<56>();
-    if (warp == L::kStateWarps + kRowsWarps)
-      copy_T<kDelta, kDk>(p, w, jumps_shared);
-    else
-      copy_U<kDelta, kDk>(p, w, jumps_shared);
+    give_registers<64>();
+    copy_operators<kDelta, kDk>(p, w, jumps_shared);
     __syncwarp();
   }
   cluster_barrier();  // nobody copies or arrives here any more

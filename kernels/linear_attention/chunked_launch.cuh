@@ -56,7 +56,9 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
       kernel<<<plan.blocks, kWalkThreads + kCopyThreads, bytes, stream>>>(p, grid);
       check_launch("linear_attention, walk");
     };
-    if (plan.columns == 64)
+    if (plan.columns == 32)
+      launch(walk_kernel<kDelta, kDk, 32>, WalkShared<kDelta, kDk, 32>::kBytes);
+    else if (plan.columns == 64)
       launch(walk_kernel<kDelta, kDk, 64>, WalkShared<kDelta, kDk, 64>::kBytes);
     else
       launch(walk_kernel<kDelta, kDk, 128>, WalkShared<kDelta, kDk, 128>::kBytes);

@@ -23,21 +23,27 @@ struct PrepareShared {
   static constexpr int kBytes = kMatrix + (kDelta ? kChunkRows * kPitch * 4 : 0);
 };
 
-// The column `lane` of (I + L)⁻¹ for the 32 × 32 at L.
+// The column `lane` of (I + L)⁻¹ for the 32 × 32 at L, of which rows from `rows` on are zero.
 template <int kPitch>
-__device__ inline void solve_column(float (&a)[32], const float* L, int lane) {
+__device__ inline void solve_column(float (&a)[32], const float* L, int lane, int rows) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    float sum[4] = {i == lane ? 1.0f : 0.0f, 0, 0, 0};
+  for (int i = 0; i < 32; ++i) a[i] = i == lane ? 1.0f : 0.0f;
 #pragma unroll
-    for (int j = 0; j < i; j += 4) {
-      const float4 l = *reinterpret_cast<const float4*>(L + i * kPitch + j);
-      sum[0] -= l.x * a[j];
-      if (j + 1 < i) sum[1] -= l.y * a[j + 1];
-      if (j + 2 < i) sum[2] -= l.z * a[j + 2];
-      if (j + 3 < i) sum[3] -= l.w * a[j + 3];
+  for (int begin = 0; begin < 32; begin += 8) {
+    if (begin >= rows) break;
+#pragma unroll
+    for (int i = begin; i < begin + 8; ++i) {
+      float sum[4] = {a[i], 0, 0, 0};
+#pragma unroll
+      for (int j = 0; j < i; j += 4) {
+        const float4 l = *reinterpret_cast<const float4*>(L + i * kPitch + j);
+        sum[0] -= l.x * a[j];
+        if (j + 1 < i) sum[1] -= l.y * a[j + 1];
+        if (j + 2 < i) sum[2] -= l.z * a[j + 2];
+        if (j + 3 < i) sum[3] -= l.w * a[j + 3];
+      }
+      a[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
-    a[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
 }
 
@@ -193,7 +199,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
       if (32 * warp < rows && warp < 2) {
         float a[32];
         float* const block = matrix + 32 * warp * (kPitch + 1);
-        solve_column<kPitch>(a, block, lane);
+        solve_column<kPitch>(a, block, lane, rows - 32 * warp);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 32; ++i) block[i * kPitch + lane] = a[i];

@@ -1,11 +1,9 @@
-// The state along spans of chains without jumps, and the operators of a level's steps: see
-// chunked.cuh.
+// The state along spans of chains without jumps, and the operators of a level's steps: see chunked.cuh.
 //
-// A block holds S of kN columns, a warp 16 rows of it, in accumulators; between two chunks S lies
-// in shared memory as well, transposed and rounded to bf16. Of the two groups of four warps, one
-// makes K S and from it Y, the other Q S and from it O: products of 64 rows by kN columns, whose
-// latency is what a chunk takes. Four more warps copy the chunks into a ring in shared memory; one
-// barrier a chunk keeps the two kinds apart.
+// A block holds S of kN columns, a warp 16 rows of it, in accumulators; between two chunks S lies in shared memory as
+// well, transposed and rounded to bf16. Of the two groups of four warps, one makes K S and from it Y, the other Q S and
+// from it O: products of 64 rows by kN columns, whose latency is what a chunk takes. Four more warps copy the chunks
+// into a ring in shared memory; one barrier a chunk keeps the two kinds apart.
 #pragma once
 
 #include "kernels/linear_attention/chunked_args.cuh"
@@ -94,36 +92,47 @@ __device__ inline int slice_at(int row, int half) { return row * 32 + ((half ^ (
 
 // ---- The warps that copy
 
+// `rows` rows of kParts · kChunks 16-byte pieces and zeros up to a chunk, by all threads that copy; `at` has the place
+// of a row's piece, the same for rows apart by as many as are copied at a time.
+template <int kChunks, int kParts = 1, bool kLower = false, class At>
+__device__ inline void copy_rows(const __nv_bfloat16* from, int64_t stride, int rows, int valid, int part, At at) {
+  constexpr int kRows = kCopyThreads / kChunks;
+  const int thread = threadIdx.x % kCopyThreads, first = thread / kChunks, chunk = thread % kChunks;
+  if (chunk >= valid) return;
+  const uint32_t to = at(first, chunk);
+  const uint32_t step = at(kRows, 0) - at(0, 0);
+  from += first * stride + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < kChunkRows / kRows; ++i, from += kRows * stride)
+#pragma unroll
+    for (int j = 0; j < kParts; ++j)
+      cp_async_16(to + i * step + j * part, from + j * kChunks * 8,
+                  first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16));
+}
+
 template <bool kDelta, int kDk, int kN>
 __device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint32_t stage, int32_t begin, int rows) {
   using Shared = WalkShared<kDelta, kDk, kN>;
-  constexpr int kWarps = kCopyThreads / 32;
-  const int thread = threadIdx.x % kCopyThreads, warp = thread / 32, kh = w.h / p.group;
+  const int thread = threadIdx.x % kCopyThreads, kh = w.h / p.group;
   const int64_t at = static_cast<int64_t>(begin) * p.Hv + w.h;
   const auto copy = [&](int tile, const __nv_bfloat16* from, int64_t stride) {
-#pragma unroll
-    for (int part = 0; part < kDk / 64; ++part)
-      copy_tile<64>(stage + tile + part * Shared::kPart, from + part * 64, stride, rows, kChunkRows, warp, kWarps);
+    copy_rows<8, kDk / 64>(from, stride, rows, 8, Shared::kPart, [=](int row, int chunk) {
+      return stage + tile + row * 128 + (swizzle_128(row, chunk) << 4);
+    });
   };
   copy(Shared::kK, p.k.row(begin, kh), p.k.stride_r);
   if (thread < kChunkRows)
     cp_async_16(stage + Shared::kGates + thread * 16, p.gates + w.h * p.rows + begin + (thread < rows ? thread : 0),
                 thread < rows);
-  if (w.role != Role::T) {
-    constexpr int kChunks = kN / 8;
-    const int valid = (w.width - w.column) / 8;
-#pragma unroll 4
-    for (int e = thread; e < kChunkRows * kChunks; e += kCopyThreads) {
-      const int row = e / kChunks, chunk = e % kChunks;
-      if (chunk < valid)
-        cp_async_16(stage + Shared::kV + chunk / 2 * kSliceBytes + slice_at(row, chunk % 2),
-                    p.v.row(begin + (row < rows ? row : 0), w.h) + w.column + chunk * 8, row < rows);
-    }
-  }
+  if (w.role != Role::T)
+    copy_rows<kN / 8>(
+        p.v.row(begin, w.h) + w.column, p.v.stride_r, rows, (w.width - w.column) / 8, 0,
+        [=](int row, int chunk) { return stage + Shared::kV + chunk / 2 * kSliceBytes + slice_at(row, chunk % 2); });
   if (w.role == Role::walk) {
     copy(Shared::kQ, p.q.row(begin, kh), p.q.stride_r);
-    copy_tile<kChunkRows, true>(stage + Shared::kM, p.M + at * kChunkRows, static_cast<int64_t>(p.Hv) * kChunkRows,
-                                rows, kChunkRows, warp, kWarps);
+    copy_rows<8, 1, true>(
+        p.M + at * kChunkRows, static_cast<int64_t>(p.Hv) * kChunkRows, rows, 8, 0,
+        [=](int row, int chunk) { return stage + Shared::kM + row * 128 + (swizzle_128(row, chunk) << 4); });
   }
   if constexpr (kDelta) copy(Shared::kZ, p.Z + at * kDk, static_cast<int64_t>(p.Hv) * kDk);
 }
@@ -369,20 +378,34 @@ class WalkWarps {
     }
     wgmma_wait();
     if constexpr (kMakesO) {
+      // By way of V's place, whose rows no other warp reads any more: whole 16-byte pieces.
       const float skip = p_.skip ? p_.skip[w.h] : 0.0f;
+      char* const O = stage + Shared::kV;
 #pragma unroll
       for (int n = 0; n < kN / 8; ++n)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          if (row + 8 * half >= rows || 8 * n >= w.width - w.column) continue;
           float2 o{x[n][2 * half], x[n][2 * half + 1]};
           if (p_.skip) {
             const float2 of = v(n, half);
             o = {o.x + skip * of.x, o.y + skip * of.y};
           }
-          *reinterpret_cast<uint32_t*>(p_.o.row(begin + row + 8 * half, w.h) + w.column + 8 * n + 2 * t_) =
+          *reinterpret_cast<uint32_t*>(O + n / 2 * kSliceBytes + slice_at(row + 8 * half, n % 2) + 4 * t_) =
               pack_bf16(o.x, o.y);
         }
+      __syncwarp();
+      const int lane = threadIdx.x % 32, valid = (w.width - w.column) / 8;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = warp_ % 4 * 16 + 8 * i + lane % 8;
+        if (r >= rows) continue;
+        __nv_bfloat16* const to = p_.o.row(begin + r, w.h) + w.column;
+#pragma unroll
+        for (int chunk = lane / 8; chunk < kN / 8; chunk += 4)
+          if (chunk < valid)
+            *reinterpret_cast<uint4*>(to + chunk * 8) =
+                *reinterpret_cast<const uint4*>(O + chunk / 2 * kSliceBytes + slice_at(r, chunk % 2));
+      }
     }
     return log_decay;
   }

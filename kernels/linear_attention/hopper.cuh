@@ -92,6 +92,13 @@ __device__ inline void named_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
+// ---- Matrices of 8 × 8 into shared memory, as stmatrix_x4_trans: lanes 0 … 15 have the addresses of rows
+
+__device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
+               : "memory");
+}
+
 // ---- Products
 
 // c += a · b, the k of 8: a[0] (g, 2t..), a[1] (g + 8, 2t..); b (k 2t.., n g).
@@ -121,9 +128,11 @@ __device__ inline uint64_t wgmma_tile(uint32_t address) {
 // c = a · b, or c += where `sum`, of a warpgroup, 64 × kN by 16 k: warp w has rows 16 w + (0 … 15)
 // of a and c as fragments of 16 × 16 and 16 × 8; b is kN n of a tile.
 #define HYPIC_C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define HYPIC_C8 HYPIC_C4(0), HYPIC_C4(1)
 #define HYPIC_C16(i) HYPIC_C4(i), HYPIC_C4(i + 1), HYPIC_C4(i + 2), HYPIC_C4(i + 3)
 #define HYPIC_C32 HYPIC_C16(0), HYPIC_C16(4)
 #define HYPIC_C64 HYPIC_C32, HYPIC_C16(8), HYPIC_C16(12)
+#define HYPIC_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define HYPIC_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HYPIC_R32 HYPIC_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HYPIC_R64                                                                           \
@@ -140,8 +149,10 @@ __device__ inline uint64_t wgmma_tile(uint32_t address) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile), "r"(static_cast<int>(add)))
 template <int kN>
 __device__ inline void wgmma(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t tile, bool add) {
-  static_assert(kN == 32 || kN == 64 || kN == 128);
-  if constexpr (kN == 32)
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  if constexpr (kN == 16)
+    HYPIC_WGMMA("16", HYPIC_C8, HYPIC_R8, "%8", "%9", "%10", "%11", "%12", "%13");
+  else if constexpr (kN == 32)
     HYPIC_WGMMA("32", HYPIC_C16(0), HYPIC_R16, "%16", "%17", "%18", "%19", "%20", "%21");
   else if constexpr (kN == 64)
     HYPIC_WGMMA("64", HYPIC_C32, HYPIC_R32, "%32", "%33", "%34", "%35", "%36", "%37");
@@ -152,9 +163,11 @@ __device__ inline void wgmma(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint
 #undef HYPIC_R64
 #undef HYPIC_R32
 #undef HYPIC_R16
+#undef HYPIC_R8
 #undef HYPIC_C64
 #undef HYPIC_C32
 #undef HYPIC_C16
+#undef HYPIC_C8
 #undef HYPIC_C4
 
 }  // namespace hypic::cuda

@@ -395,6 +395,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
     wgmma_commit();
   };
   const auto release = [&](uint32_t barrier) {
+    __syncwarp();  // all lanes have read what is given back
     if (lane == 0) barrier_arrive(barrier);
   };
   const auto mask = [&](const KeyTile& tile) {
@@ -539,7 +540,6 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, 1)
           to.write(d * 8 + lane % 4 * 2, {sums[d * 4 + half * 2], sums[d * 4 + half * 2 + 1]});
       }
     }
-    __syncwarp();
     release(barriers.piece_free(piece));
   }
 }
