@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "harness/backends.h"
 #include "harness/measure/distance.h"
+#include "harness/measure/routes.h"
 #include "harness/measure/tolerance.h"
 #include "harness/model_choice.h"
 #include "serving/engine.h"
@@ -20,24 +21,6 @@ struct Settings {
   std::vector<Mode> modes;
   std::vector<int64_t> lengths;
   int64_t repeats = 0;
-};
-
-// Keeps which experts each row of a forward went to, by layer.
-class Routes : public Tap {
- public:
-  explicit Routes(Backend& backend) : backend_(backend) {}
-  void see(const std::string& name, const Tensor& tensor) override {
-    if (!name.ends_with(".moe.experts")) return;
-    std::vector<int32_t>& experts = seen[name];
-    experts.resize(tensor.size());
-    backend_.download(experts.data(), tensor);
-    const int64_t k = tensor[1];
-    for (int64_t r = 0; r < tensor[0]; ++r) std::sort(experts.begin() + r * k, experts.begin() + (r + 1) * k);
-  }
-  std::map<std::string, std::vector<int32_t>> seen;
-
- private:
-  Backend& backend_;
 };
 
 struct Answer {

@@ -4,10 +4,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <optional>
 
 #include "core/check.h"
 #include "core/safetensors.h"
+#include "harness/backends.h"
 #include "harness/measure/distance.h"
+#include "harness/measure/routes.h"
 #include "harness/measure/tolerance.h"
 #include "serving/engine.h"
 
@@ -16,6 +20,7 @@ namespace hypic {
 namespace {
 
 constexpr int64_t kMaxTokens = 1 << 22;
+constexpr int64_t kMostInFloat64 = 100'000'000;  // parameters
 
 bool is_narrow(const Backend& backend) {
   return unit_roundoff(backend.compute_dtype()) > unit_roundoff(DType::f32);
@@ -76,7 +81,8 @@ bool can_judge(const Backend& backend, const ReferenceLogits& reference) {
   return !is_narrow(backend) || reference.bfloat16_noise > 0;
 }
 
-std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceLogits& reference,
+std::vector<LogitDifference> compare_logits(const Model& model, const std::string& model_name,
+                                            const ReferenceLogits& reference,
                                             const std::function<void(double)>& progress) {
   const bool narrow = is_narrow(model.backend());
   EngineOptions options;
@@ -86,6 +92,16 @@ std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceL
                    .pages = static_cast<int64_t>(reference.tokens.size()) / page_size + 2,
                    .page_size = page_size};
   Engine engine(model, options);
+  std::unique_ptr<Backend> float64;
+  std::optional<Model> truth;
+  const bool may_reroute = narrow && model.spec().moe.experts > 0 && parameter_count(model.spec()) <= kMostInFloat64;
+  const auto rerouted = [&](const Tokens& prompt) {
+    if (!truth) {
+      float64 = make_backend("cpu64");
+      truth.emplace(Model::open(*float64, model_name));
+    }
+    return routed_otherwise(model, *truth, prompt);
+  };
   std::vector<LogitDifference> all;
   for (const auto& [name, length, expected] : reference.entries) {
     progress(static_cast<double>(all.size()) / static_cast<double>(reference.entries.size()));
@@ -101,6 +117,7 @@ std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceL
     d.bound = narrow ? 2 * reference.bfloat16_noise : logit_tolerance(model.backend(), model.spec(), d.rms);
     d.kl = kl_divergence(expected, logits);
     d.same_top1 = argmax(expected) == argmax(logits);
+    d.rerouted = may_reroute && std::isfinite(d.difference) && d.difference > d.bound && rerouted(prompt);
   }
   return all;
 }

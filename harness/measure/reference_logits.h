@@ -38,14 +38,17 @@ struct LogitDifference {
   double bound = 0;
   double kl = 0;  // nats, of the model from the reference
   bool same_top1 = false;
+  // Of narrow operands, beyond the bound: some row went to other experts than in float64, and the bound does not hold.
+  bool rerouted = false;
 };
 
 // Whether the reference says how far this backend may be off: one with narrow operands needs bfloat16.N.
 bool can_judge(const Backend& backend, const ReferenceLogits& reference);
 
 // Every entry, each prompt prefilled whole. A backend with narrow operands may be twice as far as the reference's
-// own bfloat16 is. Error: another vocabulary.
-std::vector<LogitDifference> compare_logits(const Model& model, const ReferenceLogits& reference,
+// own bfloat16 is. `name`: what the model was opened by. Error: another vocabulary.
+std::vector<LogitDifference> compare_logits(const Model& model, const std::string& name,
+                                            const ReferenceLogits& reference,
                                             const std::function<void(double)>& progress);
 
 }  // namespace hypic

@@ -1,0 +1,31 @@
+// Which experts the rows of a forward go to.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/tap.h"
+#include "models/model.h"
+#include "serving/planner.h"
+
+namespace hypic {
+
+class Routes : public Tap {
+ public:
+  explicit Routes(Backend& backend) : backend_(backend) {}
+  void see(const std::string& name, const Tensor& tensor) override;
+  // By layers.N.moe.experts: [R · k], each row's in rising order.
+  std::map<std::string, std::vector<int32_t>> seen;
+
+ private:
+  Backend& backend_;
+};
+
+// Whether a prompt's rows go to other experts in one of two models of the same weights, as rounding decides where
+// scores nearly tie: what rounding may do to the logits is then not bounded.
+bool routed_otherwise(const Model& one, const Model& other, const Tokens& prompt);
+
+}  // namespace hypic
