@@ -182,8 +182,8 @@ void experts(Context& c) {
 // as many experts as occupy a GPU.
 void experts_aligned(Context& c) {
   experts_of(c, {{1, 8, 32, 72, 40}, {37, 4, 16, 64, 24}, {130, 2, 3, 136, 72}, {300, 1, 2, 64, 40},
-                 {129, 2, 4, 72, 136, false, Activation::relu2}, {1800, 2, 67, 72, 40},
-                 {3600, 1, 67, 40, 72, false, Activation::relu2}}, 8);
+                 {129, 2, 4, 72, 136, false, Activation::relu2}, {3000, 2, 67, 72, 40},
+                 {6000, 1, 67, 40, 72, false, Activation::relu2}}, 8);
 }
 
 void moe(Context& c) {

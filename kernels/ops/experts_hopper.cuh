@@ -41,11 +41,6 @@ __device__ inline void barrier_wait(uint32_t barrier, int parity) {
   } while (!passed);
 }
 
-// `threads` threads of the block that name the same barrier, 1 ≤ id < 16.
-__device__ inline void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // ---- Clusters of two blocks along x
 
 __device__ inline int cluster_rank() {
@@ -65,34 +60,39 @@ __device__ inline void cp_async_arrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Makes writes to shared memory that this thread made or has seen, finished cp.async too, visible to its wgmma and
-// bulk copies.
+// Makes finished cp.async that this thread has seen visible to its wgmma.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a tensor of five axes to the same address of each block in `blocks` (a bit each), told to the barrier
-// at the same address there. What is read is not kept in the second-level cache in preference to anything else.
+// at the same address there.
 __device__ inline void bulk_load_5d(uint32_t to, const CUtensorMap* map, uint32_t barrier, uint16_t blocks, int c0,
                                     int c1, int c2, int c3, int c4) {
-  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3, %9;" ::"r"(to),
-      "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(kEvictFirst)
+      " [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(to),
+      "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+// A box of a tensor of two axes to this block's address, told to its barrier.
+__device__ inline void bulk_load_2d(uint32_t to, const CUtensorMap* map, uint32_t barrier, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1)
       : "memory");
 }
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// `bytes`, a multiple of 16 as both addresses are.
-__device__ inline void bulk_store(void* to, uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+__device__ inline uint4 load_shared_16(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
                : "memory");
+  return x;
 }
-__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until this thread's bulk stores have read what they write.
-__device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Like stmatrix_x4_trans, two matrices: lanes 0..15 give the rows.
 __device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
@@ -103,11 +103,11 @@ __device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t
 // ---- Products of a warpgroup
 
 // Rows of kRowBytes, 64 or 128, one after another from an address that is a multiple of 1024, chunks of 16 bytes placed
-// by swizzle; + 2 is the next 16 elements of 16 bits.
-template <int kRowBytes>
+// by swizzle; + 2 is the next 16 elements of 16 bits. Of each kEvery eights of rows one is taken.
+template <int kRowBytes, int kEvery = 1>
 __device__ inline uint64_t wgmma_operand(uint32_t address) {
   static_assert(kRowBytes == 64 || kRowBytes == 128);
-  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{8 * kRowBytes >> 4} << 32 |
+  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{kEvery * 8 * kRowBytes >> 4} << 32 |
          uint64_t{kRowBytes == 128 ? 1 : 2} << 62;
 }
 // Where chunk `chunk` of row `row` lies in its row, as wgmma and TMA have it.

@@ -21,10 +21,11 @@ ExpertsPlan plan_experts(int sms, int64_t R, int k, int E, int N, int I, bool ga
   const double mean = static_cast<double>(P) / static_cast<double>(touched);
   const int64_t up_columns = gated ? 2 * I : I;
 
-  // The rows of an expert scatter by about √mean: the smallest tile that takes nearly every expert whole, and the
-  // wide one beyond.
+  // The rows of an expert scatter by about √mean: the smallest tile that takes nearly every expert whole; the
+  // largest one in two where need be, for the wide one pays only from half as many again.
   int tile = 0;
-  while (tile < kExpertsTileCount && mean + 2 * std::sqrt(mean) > kExpertsTiles[tile].rows) ++tile;
+  const double most = mean + 2 * std::sqrt(mean);
+  while (tile < kExpertsTileCount && most > kExpertsTiles[tile].rows * (tile + 1 < kExpertsTileCount ? 1 : 1.5)) ++tile;
   // Few experts: smaller tiles rather than idle SMs.
   const auto blocks = [&](int t) {
     const bool wide = t == kExpertsTileCount;

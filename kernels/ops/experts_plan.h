@@ -44,17 +44,13 @@ inline constexpr int kExpertsTileCount = static_cast<int>(std::size(kExpertsTile
 struct ExpertsWideTile {
   static constexpr int kRows = 288, kColumns = 256;
   static constexpr int kBlockRows = kRows / 2;
-  static constexpr int kStep = 32;      // elements of the inner axis: 32 or 64
-  static constexpr int kThreads = 384;  // a group of four warps that fetches, two that multiply
+  static constexpr int kStep = 64;      // elements of the inner axis
+  static constexpr int kBoxRows = 16;   // of the pairs, in one copy
   static constexpr int kStageBytes = (kColumns + kBlockRows) * kStep * 2;
-  // Of a row of a result on its way out, of one group that multiplies; 16 bytes more spread rows over the banks.
-  static constexpr int out_row_bytes(int columns) { return columns * 2 + 16; }
-  static constexpr int out_bytes(int columns) { return 2 * kBlockRows * out_row_bytes(columns); }
-  // As many as there is room for; each has two barriers.
-  static constexpr int stages(int columns) { return ((227 << 10) - out_bytes(columns)) / (kStageBytes + 16); }
-  static constexpr int shared_bytes(int columns) {
-    return stages(columns) * (kStageBytes + 16) + out_bytes(columns);
-  }
+  static constexpr int kStages = 4;
+  // Rows of a result on their way out: as many at a time, of up to 32 columns a warp.
+  static constexpr int kOutRows = 32, kOutWarpBytes = kOutRows * 32 * 2, kOutBytes = 8 * kOutWarpBytes;
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + kOutBytes;  // two barriers a stage
 };
 
 inline constexpr int kMaxExperts = 1024;
