@@ -87,6 +87,12 @@ Check judge(const Expectation& e, const std::vector<Value>& values) {
   return check;
 }
 
+// "" where it is none.
+std::string text_parameter(const SuiteCase& suite_case, const char* key) {
+  const auto found = suite_case.parameters.find(key);
+  return found != suite_case.parameters.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& result) {
   int broken = 0;
   std::map<std::string, int> others;  // expectations of other models and GPUs
@@ -115,7 +121,7 @@ void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& resu
   const size_t n = result.checks.size();
   if (n == 0) {
     result.verdict = Verdict::measured;
-    result.why = "nothing asked";
+    if (result.why.empty()) result.why = "nothing asked";  // else what the driver has to say in short
   } else if (broken == 0) {
     result.why = str(n, n == 1 ? " expectation holds" : " expectations hold");
   }
@@ -125,19 +131,18 @@ void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& resu
 
 }  // namespace
 
+std::string backend_of(const SuiteCase& suite_case, const DriverContext& context) {
+  return context.backend.empty() ? text_parameter(suite_case, "backend") : context.backend;
+}
+
 Subject subject_of(const SuiteCase& suite_case, const DriverContext& context) {
-  const auto parameter = [&](const char* key) {
-    const auto found = suite_case.parameters.find(key);
-    return found != suite_case.parameters.end() && found->is_string() ? found->get<std::string>() : "";
-  };
   Subject subject;
-  const std::string model = context.model.empty() ? parameter("model") : context.model;
-  const std::string backend = context.backend.empty() ? parameter("backend") : context.backend;
+  const std::string model = context.model.empty() ? text_parameter(suite_case, "model") : context.model;
   try {
     if (!model.empty()) subject.model = spec_of(model).name;
   } catch (const Error&) {  // the case itself says what is wrong with it
   }
-  if (!backend.starts_with("cuda")) return subject;
+  if (!backend_of(suite_case, context).starts_with("cuda")) return subject;
   std::string why_none;
   const std::vector<GpuInfo> all = gpus(&why_none);
   if (!all.empty()) subject.gpu = all[0].name;

@@ -22,10 +22,13 @@ struct DriverContext {
   std::string model;  // --model: replaces the model of every case; empty: the suite's
   std::string backend;  // --backend: replaces the backend of every case; empty: the suite's
   std::string logits;   // --logits: reference logits of the model; empty: none
+  ProgressFn progress = {};  // while a case is prepared, of what takes long there; empty: nobody listens
+  bool* data_used = nullptr;  // set by a case that reads `data`
 };
 
 // A case whose parameters have been read and found good. It fills values, tables, charts and note; a verdict
-// other than PASS (with a reason) stands whatever the expectations say.
+// other than PASS (with a reason) stands whatever the expectations say. What it gives as the reason of a PASS is
+// shown where nothing is asked.
 using Work = std::function<Result(const ProgressFn&)>;
 
 struct Driver {
@@ -38,6 +41,9 @@ struct Driver {
 
 const std::vector<Driver>& drivers();
 const Driver* find_driver(std::string_view name);  // nullptr where unknown
+
+// The backend that a case names, or that replaces it; empty: the driver's own.
+std::string backend_of(const SuiteCase& suite_case, const DriverContext& context);
 
 // What a case runs on, as far as expectations ask.
 struct Subject {

@@ -153,8 +153,10 @@ class CaseRunner {
     result.name = suite_case.name;
     result.driver = suite_case.driver;
     result.verdict = Verdict::undecided;
-    const double spent =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const auto since = [](std::chrono::steady_clock::time_point begin) {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const double spent = since(start_);
     if (settings_.stop && *settings_.stop) {
       result.why = "not run: interrupted; --resume goes on here";
     } else if (settings_.time_budget && spent >= *settings_.time_budget) {
@@ -162,6 +164,7 @@ class CaseRunner {
                        " s is spent; --resume goes on here");
     } else {
       Progress progress(settings_, index, count_, suite_case.name);
+      const auto begin = std::chrono::steady_clock::now();
       try {
         result = run_case(suite_case, prepared.work,
                           [&](double share, const std::string& what) { progress(share, what); },
@@ -170,6 +173,7 @@ class CaseRunner {
         if (result.verdict != Verdict::invalid) log_.append(result);
       } catch (const Interrupted&) {
         result.why = "interrupted; --resume runs it again";
+        result.seconds = since(begin);
       }
       progress.clear();
     }
@@ -200,13 +204,22 @@ std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& s
     const SuiteCase& suite_case = suite.cases[i];
     if (suite_case.name.find(settings.filter) == std::string::npos) continue;
     const std::string where = str(suite.path, ": cases[", i, "]");
+    const bool on_gpu = backend_of(suite_case, settings.context).starts_with("cuda");
+    const double seconds = on_gpu && suite_case.gpu_seconds > 0 ? suite_case.gpu_seconds : suite_case.seconds;
+    Progress progress(settings, i, suite.cases.size(), suite_case.name);
+    DriverContext context = settings.context;
+    context.progress = [&](double share, const std::string& what) { progress(share, what); };
     try {
-      prepared.push_back({&suite_case, find_driver(suite_case.driver)
-                                           ->prepare(suite_case, where, settings.context)});
+      if (settings.stop && *settings.stop) throw Interrupted();
+      prepared.push_back({&suite_case, find_driver(suite_case.driver)->prepare(suite_case, where, context), seconds});
+      progress.clear();
+    } catch (const Interrupted&) {
+      progress.clear();
+      prepared.push_back({&suite_case, [](const ProgressFn&) -> Result { throw Interrupted(); }, seconds});
     } catch (const Error& error) {
       const std::string what = error.what();
       if (settings.lenient)
-        prepared.push_back({&suite_case, [what](const ProgressFn&) -> Result { fail(what); }});
+        prepared.push_back({&suite_case, [what](const ProgressFn&) -> Result { fail(what); }, seconds});
       else
         throw Error(what.starts_with(suite.path) ? what : str(where, ": ", what));
     }
@@ -215,17 +228,43 @@ std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& s
   return prepared;
 }
 
-std::string estimated(const std::vector<PreparedCase>& cases) {
+std::string estimated(const Suite& suite, const std::vector<PreparedCase>& cases) {
   double seconds = 0;
   for (const PreparedCase& prepared : cases) {
-    if (prepared.suite_case->seconds == 0) return "";
-    seconds += prepared.suite_case->seconds;
+    if (prepared.seconds == 0) return "";
+    seconds += prepared.seconds;
   }
-  return str("about ", std::llround(seconds), " s by the suite");
+  return str("about ", std::llround(seconds), " s ", suite.seconds_on.empty() ? "" : str("on ", suite.seconds_on, " "),
+             "by the suite");
 }
 
+namespace {
+
+// What is to be known before the first case runs.
+void say_ahead(const Suite& suite, const RunSettings& settings, const std::vector<PreparedCase>& cases,
+               bool data_used) {
+  if (!settings.log) return;
+  const std::string estimate = estimated(suite, cases);
+  if (!estimate.empty())
+    *settings.log << cases.size() << (cases.size() == 1 ? " case, " : " cases, ") << estimate << std::endl;
+  if (settings.time_budget)
+    for (const PreparedCase& prepared : cases)
+      if (prepared.seconds > *settings.time_budget)
+        *settings.log << one_line(str("the time budget of ", *settings.time_budget, " s is less than the about ",
+                                      std::llround(prepared.seconds), " s of \"", prepared.suite_case->name,
+                                      "\"; a case that is begun runs to its end"))
+                      << std::endl;
+  if (!settings.context.data.empty() && !data_used)
+    *settings.log << one_line(str("--data ", settings.context.data, ": no case here reads it")) << std::endl;
+}
+
+}  // namespace
+
 Report run_suite(const Suite& suite, const RunSettings& settings) {
-  const std::vector<PreparedCase> cases = prepare_suite(suite, settings);
+  bool data_used = false;
+  RunSettings preparing = settings;
+  preparing.context.data_used = &data_used;
+  const std::vector<PreparedCase> cases = prepare_suite(suite, preparing);
   Report report;
   report.title = suite.title;
   report.description = suite.description;
@@ -237,12 +276,12 @@ Report run_suite(const Suite& suite, const RunSettings& settings) {
   report.environment = environment();
   report.environment.set("command", settings.command_line);
   const auto log = open_log(settings, run_key(suite, settings, report.environment));
-  const std::string estimate = estimated(cases);
-  if (settings.log && !estimate.empty()) *settings.log << cases.size() << " cases, " << estimate << std::endl;
+  say_ahead(suite, settings, cases, data_used);
   CaseRunner runner(settings, *log, cases.size());
   for (size_t i = 0; i < cases.size(); ++i) report.results.push_back(runner.run(i, cases[i]));
   double seconds = 0;
   for (const Result& result : report.results) seconds += result.seconds;
+  const std::string estimate = estimated(suite, cases);
   report.environment.set("seconds", str(format_number(seconds, Format::fixed, 1), " in all cases",
                                         estimate.empty() ? "" : "; ", estimate));
   write_report(report, settings.out);

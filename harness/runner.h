@@ -32,13 +32,15 @@ struct RunSettings {
 struct PreparedCase {
   const SuiteCase* suite_case;
   Work work;
+  double seconds = 0;  // that it takes about on its backend; 0: the suite does not say
 };
 // The cases that `filter` names, each prepared: bad parameters, models and data are found before anything runs.
-// Error: no case matches, or one cannot be prepared.
+// Once asked to stop, the rest is prepared no more and throws Interrupted when it runs. Error: no case matches, or
+// one cannot be prepared.
 std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings);
 
-// "about 230 s by the suite"; "" where a case does not say how long it takes.
-std::string estimated(const std::vector<PreparedCase>& cases);
+// "about 230 s on an H200 by the suite"; "" where a case does not say how long it takes.
+std::string estimated(const Suite& suite, const std::vector<PreparedCase>& cases);
 
 // Error as of prepare_suite, and where `out` cannot be written or belongs to another run.
 Report run_suite(const Suite& suite, const RunSettings& settings);

@@ -209,7 +209,37 @@ TEST(Runner, SaysHowLongItTakes) {
   EXPECT_EQ(said().find("by the suite"), std::string::npos);  // of one case nothing is known
   suite.cases[1].seconds = 50;
   EXPECT_TRUE(said().starts_with("2 cases, about 120 s by the suite\n")) << said();
+  suite.seconds_on = "an H200";
+  EXPECT_TRUE(said().starts_with("2 cases, about 120 s on an H200 by the suite\n")) << said();
+  suite.seconds_on = "";
+  suite.cases[0].gpu_seconds = 7;  // of a GPU, which is not what runs
   EXPECT_TRUE(said().ends_with(" in all cases; about 120 s by the suite")) << said();
+}
+
+TEST(Runner, SaysAheadWhatABudgetAndDataCannotDo) {
+  Suite suite = suite_of({expect("measured.*", "<", 1)});
+  suite.cases[0].seconds = 70;
+  std::ostringstream log;
+  const std::string out = fresh_folder("runner_ahead");
+  run_suite(suite, {.out = out, .context = {.data = "rows.jsonl"}, .time_budget = 50, .log = &log});
+  EXPECT_TRUE(log.str().starts_with("1 case, about 70 s by the suite\n"
+                                    "the time budget of 50 s is less than the about 70 s of \"case 0\"; a case that "
+                                    "is begun runs to its end\n--data rows.jsonl: no case here reads it\n"))
+      << log.str();
+}
+
+TEST(Runner, WhatADriverSaysInShortStandsWhereNothingIsAsked) {
+  const auto why = [](const std::string& said) {
+    const Work work = [&](const ProgressFn&) {
+      Result result;
+      result.verdict = Verdict::pass;
+      result.why = said;
+      return result;
+    };
+    return run_case({}, work, [](double, const std::string&) {}).why;
+  };
+  EXPECT_EQ(why(""), "nothing asked");
+  EXPECT_EQ(why("p50 3 ms"), "p50 3 ms");
 }
 
 // The last line may be cut, since a run can die any time; nothing else may be wrong.

@@ -70,15 +70,18 @@ Expectation parse_expectation(const json& object, const std::string& place) {
 }
 
 SuiteCase parse_case(const json& object, const std::string& place) {
-  check_object(object, place, {"name", "driver", "note", "seconds", "parameters", "expect"});
+  check_object(object, place, {"name", "driver", "note", "seconds", "gpu_seconds", "parameters", "expect"});
   SuiteCase c;
   c.name = text(object, "name", place, true);
   require(std::none_of(c.name.begin(), c.name.end(), [](unsigned char x) { return x < 0x20 || x == 0x7f; }),
           place, ".name: holds control characters");
   c.driver = text(object, "driver", place, true);
   c.note = text(object, "note", place, false);
-  c.seconds = number(object, "seconds", place, 0);
-  require(c.seconds >= 0, place, ".seconds: is negative");
+  for (const auto& [key, member] :
+       {std::pair{"seconds", &SuiteCase::seconds}, {"gpu_seconds", &SuiteCase::gpu_seconds}}) {
+    c.*member = number(object, key, place, 0);
+    require(c.*member >= 0, place, ".", key, ": is negative");
+  }
   std::string known;
   for (const Driver& driver : drivers()) known += str(known.empty() ? "" : ", ", driver.name);
   require(find_driver(c.driver) != nullptr, place, ".driver: \"", c.driver,
@@ -102,11 +105,12 @@ SuiteCase parse_case(const json& object, const std::string& place) {
 
 Suite load_suite(const std::string& path) {
   const json root = parse_json(read_file(path, kMaxSuite), path);
-  check_object(root, path, {"$schema", "title", "description", "cases"});
+  check_object(root, path, {"$schema", "title", "description", "seconds_on", "cases"});
   Suite suite;
   suite.path = path;
   suite.title = text(root, "title", path + ": suite", true);
   suite.description = text(root, "description", path + ": suite", false);
+  suite.seconds_on = text(root, "seconds_on", path + ": suite", false);
   require(root.contains("cases") && root["cases"].is_array() && !root["cases"].empty(), path,
           ": cases: must be an array with at least one case");
   require(root["cases"].size() <= kMaxCases, path, ": cases: ", root["cases"].size(), " are too many, at most ",

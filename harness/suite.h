@@ -28,12 +28,14 @@ struct SuiteCase {
   nlohmann::json parameters = nlohmann::json::object();
   std::vector<Expectation> expectations;
   double seconds = 0;  // that it takes about, where the suite says so
+  double gpu_seconds = 0;  // the same on a GPU; 0: as `seconds`
 };
 
 struct Suite {
   std::string path;
   std::string title;
   std::string description;
+  std::string seconds_on;  // the machine that its seconds are of, "an H200"; empty: of any
   std::vector<SuiteCase> cases;
 };
 

@@ -168,6 +168,27 @@ std::string shortened(std::string_view content, std::size_t limit) {
   return clean.substr(0, head_end) + "…" + clean.substr(tail_begin);
 }
 
+// A label of at most two lines, cut where a part of the name ends, so that what tells long names apart stays.
+std::vector<std::string> wrapped(std::string_view content, std::size_t limit) {
+  const std::string clean = one_line(content);
+  const std::size_t count = characters(clean);
+  if (count <= limit) return {clean};
+  // The latest sign that leaves both lines short enough; it begins the second one. Bytes, 0: none.
+  std::size_t strong = 0, weak = 0, hard = 0, seen = 0;
+  for (std::size_t i = 0; i < clean.size(); ++i) {
+    if ((clean[i] & 0xc0) == 0x80) continue;
+    if (seen == limit) hard = i;
+    if (seen > 0 && seen <= limit && count - seen <= limit) {
+      if (std::string_view("@: ").find(clean[i]) != std::string_view::npos) strong = i;
+      if (std::string_view("_.,/").find(clean[i]) != std::string_view::npos) weak = i;
+    }
+    ++seen;
+  }
+  const std::size_t at = strong > 0 ? strong : weak > 0 ? weak : hard;
+  const std::string second = clean.substr(at);
+  return {clean.substr(0, at), shortened(second.starts_with(' ') ? second.substr(1) : second, limit)};
+}
+
 // Colour and shape tell series apart together: 8 × 5 combinations.
 std::string marker(std::size_t series, double x, double y, const std::string& tip) {
   constexpr std::array kShapes = {"m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "m-3.7-3.7h7.4v7.4h-7.4z",
@@ -233,19 +254,32 @@ std::string bottom_axis(const Axis& axis, const std::string& label, double left,
 
 // Values that cannot be drawn, counted for the note.
 struct Dropped {
+  static constexpr std::size_t kNamed = 4;  // the first of each kind
   std::size_t not_finite = 0, not_positive = 0;
+  std::vector<std::string> named_not_finite, named_not_positive;
 
   // True if the value can be drawn.
-  bool keep(double value, bool log) {
+  bool keep(double value, bool log, const std::string& name = "") {
     if (is_drawable(value, log)) return true;
-    ++(std::isfinite(value) && value <= 0 ? not_positive : not_finite);
+    const bool low = std::isfinite(value) && value <= 0;
+    ++(low ? not_positive : not_finite);
+    auto& named = low ? named_not_positive : named_not_finite;
+    if (!name.empty() && named.size() < kNamed) named.push_back(name);
     return false;
   }
   std::string note() const {
     std::string out;
-    if (not_finite) out += str("Not drawn: ", not_finite, " × NaN or infinite. ");
-    if (not_positive) out += str("Not drawn on the log axis: ", not_positive, " × zero or less. ");
-    return out.empty() ? out : "<p class=\"dim\">" + out + "</p>";
+    const auto add = [&](const char* what, std::size_t count, const std::vector<std::string>& named) {
+      if (count == 0) return;
+      out += str(out.empty() ? "" : " ", what, ": ");
+      if (named.empty()) out += str(count, count == 1 ? " point" : " points");
+      for (std::size_t i = 0; i < named.size(); ++i) out += (i ? "; " : "") + named[i];
+      if (!named.empty() && count > named.size()) out += str("; and ", count - named.size(), " more");
+      out += ".";
+    };
+    add("NaN or infinite, so not drawn", not_finite, named_not_finite);
+    add("Zero or less, so not on the log axis", not_positive, named_not_positive);
+    return out.empty() ? out : "<p class=\"dim\">" + escape_xml(out) + "</p>";
   }
 };
 
@@ -324,15 +358,24 @@ std::string category_chart(const Chart& chart) {
   Dropped dropped;
   Range range;
   std::size_t widest = 1;
-  for (const std::string& category : chart.categories)
-    widest = std::max(widest, std::min(kLabel, characters(category)));
-  for (const Series& series : chart.series)
-    for (std::size_t i = 0; i < std::min(series.y.size(), chart.categories.size()); ++i)
-      if (dropped.keep(series.y[i], chart.log_y)) range.add(series.y[i]);
+  std::vector<std::vector<std::string>> labels;  // by category: lines
+  bool two_lines = false;
+  for (const std::string& category : chart.categories) {
+    labels.push_back(wrapped(category, kLabel));
+    for (const std::string& part : labels.back()) widest = std::max(widest, characters(part));
+    two_lines = two_lines || labels.back().size() > 1;
+  }
+  for (std::size_t s = 0; s < chart.series.size(); ++s)
+    for (std::size_t i = 0; i < std::min(chart.series[s].y.size(), chart.categories.size()); ++i)
+      if (dropped.keep(chart.series[s].y[i], chart.log_y,
+                       str(label_or_number(chart.series[s].name, s), ", ", one_line(chart.categories[i], 120))))
+        range.add(chart.series[s].y[i]);
   const Axis axis = make_axis(range, chart.log_y, bars);
 
   const double bar = chart.series.size() > 1 ? 14 : 18;
-  const double row = bars ? bar * std::max<std::size_t>(1, chart.series.size()) + 10 : 26;
+  constexpr double kLine = 17;  // between the lines of a label
+  const double row = std::max(bars ? bar * std::max<std::size_t>(1, chart.series.size()) + 10 : 26.0,
+                              two_lines ? 2 * kLine + 6 : 0.0);
   const double left = 14 + widest * kCharacter, right = kWidth - kRightMargin - (bars ? 36 : 0);
   const double top = chart.x_label.empty() ? 8 : 30;
   const double bottom = top + row * std::max<std::size_t>(1, chart.categories.size());
@@ -344,7 +387,8 @@ std::string category_chart(const Chart& chart) {
   for (std::size_t i = 0; i < chart.categories.size(); ++i) {
     const double y = top + row * i, middle = y + row / 2;
     body += str("<g><title>", escape_xml(one_line(chart.categories[i], 200)), "</title>",
-                text(left - 8, middle + 5, "end", shortened(chart.categories[i], kLabel)), "</g>");
+                text(left - 8, labels[i].size() == 1 ? middle + 5 : middle - 3, "end", labels[i][0]),
+                labels[i].size() == 1 ? "" : text(left - 8, middle - 3 + kLine, "end", labels[i][1]), "</g>");
     if (!bars) body += line(left, middle, right, middle, "g");
     for (std::size_t s = 0; s < chart.series.size(); ++s) {
       const Series& series = chart.series[s];

@@ -76,7 +76,9 @@ Json json(const Cell& cell) {
 }
 
 Json json(const Table& table) {
-  return {{"title", table.title}, {"heads", json(table.heads)}, {"rows", json(table.rows)}};
+  Json out = {{"title", table.title}, {"heads", json(table.heads)}, {"rows", json(table.rows)}};
+  if (!table.note.empty()) out["note"] = table.note;
+  return out;
 }
 
 Json json(const Series& series) {
@@ -239,7 +241,8 @@ void check_product(std::size_t a, std::size_t b, const char* what) {
 Table read_table(const Json& json) {
   Table table{.title = field(json, "title", read_text),
               .heads = field(json, "heads", list_of(read_text)),
-              .rows = field(json, "rows", list_of(list_of(read_cell)))};
+              .rows = field(json, "rows", list_of(list_of(read_cell))),
+              .note = optional(json, "note", read_text)};
   std::size_t columns = table.heads.size();
   for (const auto& row : table.rows) columns = std::max(columns, row.size());
   check_product(table.rows.size(), columns, "cells");

@@ -74,6 +74,7 @@ struct Table {
   std::string title;
   std::vector<std::string> heads;
   std::vector<std::vector<Cell>> rows;  // a short row is filled up with empty cells
+  std::string note = "";  // under the table: plain text, lines kept
   bool operator==(const Table&) const = default;
 };
 

@@ -535,7 +535,7 @@ std::string labels(const std::string& figure) {
 TEST(Charts, edge_cases) {
   EXPECT_NE(drawn({}).find("no data"), std::string::npos);
   EXPECT_NE(drawn(chart_of({}, {})).find("no data"), std::string::npos);
-  EXPECT_NE(drawn(chart_of({1}, {kNan})).find("1 × NaN or infinite"), std::string::npos);
+  EXPECT_NE(drawn(chart_of({1}, {kNan})).find("NaN or infinite, so not drawn: 1 point."), std::string::npos);
   EXPECT_EQ(points(chart_of({3}, {42})), 1u);
   EXPECT_EQ(points(chart_of({1, 2, 3}, {5, 5, 5})), 3u);
   EXPECT_EQ(points(chart_of({1, 1, 1}, {0, 0, 0})), 3u);
@@ -552,7 +552,7 @@ TEST(Charts, edge_cases) {
 
 TEST(Charts, gaps_break_the_line) {
   const std::string figure = drawn(chart_of({0, 1, 2, 3, 4}, {1, 2, kNan, 3, kInf}));
-  EXPECT_NE(figure.find("Not drawn: 2 × NaN or infinite"), std::string::npos);
+  EXPECT_NE(figure.find("NaN or infinite, so not drawn: 2 points."), std::string::npos);
   const std::size_t at = figure.rfind("<path class=\"l c0\" d=\"");
   const std::string path = figure.substr(at, figure.find("/>", at) - at);
   EXPECT_EQ(count(path, "M"), 2u);
@@ -562,11 +562,36 @@ TEST(Charts, gaps_break_the_line) {
 TEST(Charts, zeros_on_a_log_axis_are_dropped_with_a_note) {
   const Chart chart = chart_of({0, 1, 2}, {0, 1e-3, -1}, true);
   EXPECT_EQ(points(chart), 1u);
-  EXPECT_NE(drawn(chart).find("Not drawn on the log axis: 2 × zero or less"), std::string::npos);
+  EXPECT_NE(drawn(chart).find("Zero or less, so not on the log axis: 2 points.</p>"), std::string::npos);
   Chart dots{.log_y = true, .kind = ChartKind::bar, .categories = {"a", "b"}};
   dots.series = {{"s", {}, {0, 1e-3}}};
   EXPECT_EQ(points(dots), 1u);
   EXPECT_EQ(count(drawn(dots), "<rect"), 0u);
+  EXPECT_NE(drawn(dots).find("Zero or less, so not on the log axis: s, a.</p>"), std::string::npos);
+}
+
+// Names that differ in the middle alone.
+TEST(Charts, long_labels_stay_apart) {
+  Chart chart{.kind = ChartKind::bar};
+  for (const char* head : {"0", "8", "16"})
+    chart.categories.push_back(str("transition_rope_seam:head=", head, "@warm_segment"));
+  chart.series = {{"s", {}, {1, 2, 3}}};
+  const std::string figure = drawn(chart);
+  EXPECT_EQ(count(figure, ">transition_rope_seam</text>"), 3u);
+  EXPECT_EQ(count(figure, ">:head=8@warm_segment</text>"), 1u);
+  EXPECT_EQ(count(figure, ">:head=16@warm_segment</text>"), 1u);
+}
+
+TEST(Tables, numbers_intervals_and_gaps_are_aligned_right) {
+  Report report;
+  report.results = {{.name = "r", .tables = {{"t", {"name", "ms", "95 %", "p90"},
+                                              {{"a", 1.5, "1.2 – 1.4", "–"}, {"b", 2.5, "–", 3.5}}, "a note"}}}};
+  const std::string page = to_html(report);
+  for (const char* cell : {"<td class=\"n\">1.2 – 1.4</td>", "<td class=\"n\">–</td>", "<th class=\"n\">95 %</th>",
+                           "<th class=\"n\">p90</th>", "<td>a</td>", "<p class=\"text\">a note</p>"})
+    EXPECT_NE(page.find(cell), std::string::npos) << cell;
+  EXPECT_NE(to_markdown(report).find("|---|---:|---:|---:|"), std::string::npos);
+  EXPECT_EQ(report_from_json(to_json(report), "r").results, report.results);
 }
 
 TEST(Charts, ticks_are_round) {

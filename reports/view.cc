@@ -1,11 +1,27 @@
 #include "reports/view.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/check.h"
 #include "reports/text.h"
 
 namespace hypic {
+namespace {
+
+// "1.2 – 1.4".
+bool is_interval(std::string_view text) {
+  constexpr std::string_view kBetween = " – ";
+  const std::size_t at = text.find(kBetween);
+  const auto number = [](std::string_view part) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    return error == std::errc() && end == part.data() + part.size();
+  };
+  return at != text.npos && number(text.substr(0, at)) && number(text.substr(at + kBetween.size()));
+}
+
+}  // namespace
 
 std::string with_unit(double value, std::string_view unit) {
   return format_number(value) + (unit.empty() ? "" : " ") + std::string(unit);
@@ -61,8 +77,8 @@ std::string_view unit_of(const Result& result, std::string_view tag) {
 
 bool is_numeric(const Table& table, std::size_t column) {
   for (const auto& row : table.rows)
-    if (column < row.size() && !cell_text(row[column]).empty())
-      return std::holds_alternative<double>(row[column].content);
+    if (column < row.size() && !cell_text(row[column]).empty() && cell_text(row[column]) != "–")
+      return std::holds_alternative<double>(row[column].content) || is_interval(cell_text(row[column]));
   return false;
 }
 

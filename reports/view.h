@@ -23,7 +23,8 @@ std::string expectation(const Check& check);
 std::string with_unit(double value, std::string_view unit);
 // The unit of the value with this tag, empty if there is none.
 std::string_view unit_of(const Result& result, std::string_view tag);
-// Whether to align the column right: its first filled cell is a number.
+// Whether to align the column right: its first filled cell is a number or an interval, "1.2 – 1.4"; – alone stands
+// for one that is missing.
 bool is_numeric(const Table& table, std::size_t column);
 // Columns of the table: of its heads or its longest row.
 std::size_t columns(const Table& table);

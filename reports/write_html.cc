@@ -165,14 +165,15 @@ std::string table_html(const Table& table) {
     rows += "<tr>";
     for (std::size_t i = 0; i < width; ++i) {
       const Cell shown = i < row.size() ? row[i] : Cell();
-      std::string css = std::holds_alternative<double>(shown.content) ? "n" : "";
+      std::string css = is_numeric(table, i) || std::holds_alternative<double>(shown.content) ? "n" : "";
       if (shown.mark == Mark::good) css += " good";
       if (shown.mark == Mark::bad) css += " bad";
       rows += cell(css, cell_text(shown));
     }
     rows += "</tr>\n";
   }
-  return "<h3>" + escape_xml(table.title) + "</h3>" + boxed("data", heads, rows);
+  const std::string note = table.note.empty() ? "" : "<p class=\"text\">" + escape_xml(table.note) + "</p>\n";
+  return "<h3>" + escape_xml(table.title) + "</h3>" + boxed("data", heads, rows) + note;
 }
 
 std::string values_html(const Result& result) {

@@ -80,6 +80,7 @@ void add_table(std::string& out, const Table& table) {
       cells[i] = (row[i].mark == Mark::bad ? "✗ " : "") + cell_text(row[i]);
     add_row(out, cells);
   }
+  add_paragraph(out, table.note);
 }
 
 void add_values(std::string& out, const Result& result) {

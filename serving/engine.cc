@@ -250,7 +250,7 @@ RunResult Engine::run_batch(const std::vector<Request>& requests, const Mode& mo
   return result;
 }
 
-Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
+Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
   Batch batch(*this, mode);
   std::vector<SegmentCache::Pin> pins;
   int32_t position = 0;
@@ -263,7 +263,7 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode) {
     position += n;
   }
   const Plan plan = plan_prefill(batch.input);
-  run_tables(plan, {}, batch);
+  run_tables(plan, options, batch);
   if (options_.faults.warm_without_state && segments.size() == 1)
     for (const Build& build : batch.input.builds)
       zero_operator(batch.input.residues[build.residue].op);

@@ -85,8 +85,8 @@ class Engine {
                 const RunOptions& options = {});
 
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
-  // nothing else runs. Errors as above.
-  Counters warm(const std::vector<Tokens>& segments, const Mode& mode);
+  // nothing else runs. Of the options tap and hooks count. Errors as above.
+  Counters warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options = {});
 
   // Also while a request runs, from its tap or hooks: see SegmentCache.
   void flush() { cache_.flush(); }

@@ -99,8 +99,8 @@ std::string_view name_of(ResidueFormat format) {
   switch (format) {
     case ResidueFormat::full:
       return "full";
-    case ResidueFormat::lossless_T16:
-      return "lossless_T16";
+    case ResidueFormat::T16:
+      return "T16";
     case ResidueFormat::compact:
       return "compact";
   }

@@ -17,7 +17,7 @@ namespace hypic {
 // their dtype.
 enum class ResidueFormat : uint8_t {
   full,          // as on the device
-  lossless_T16,  // T float16 (its scalar decay is a logarithm apart), U as on the device
+  T16,  // T float16 (its scalar decay is a logarithm apart), U as on the device
   compact,       // T float16, U float16 times a power of two per head
 };
 std::string_view name_of(ResidueFormat format);

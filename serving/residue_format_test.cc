@@ -22,7 +22,7 @@ std::vector<ModelSpec> small_models() {
   return specs;
 }
 
-constexpr ResidueFormat kFormats[] = {ResidueFormat::full, ResidueFormat::lossless_T16,
+constexpr ResidueFormat kFormats[] = {ResidueFormat::full, ResidueFormat::T16,
                                       ResidueFormat::compact};
 
 TEST(Float16, EveryPatternComesBackAndTheMiddleGoesToEven) {
@@ -85,7 +85,7 @@ TEST(ResidueLayout, BytesOfTheFullSizeModels) {
   EXPECT_EQ(full.tails, 30 * 3 * 8192 * 2);
   const ResidueBytes kv = bytes("qwen3.5-35b-a3b", Part::kv, ResidueFormat::full);
   EXPECT_EQ(kv.k + kv.v, 20 << 10);
-  const ResidueBytes lossless = bytes("qwen3.5-35b-a3b", Part::op, ResidueFormat::lossless_T16);
+  const ResidueBytes lossless = bytes("qwen3.5-35b-a3b", Part::op, ResidueFormat::T16);
   EXPECT_EQ(lossless.T, 2 * kSquares);
   EXPECT_LE(lossless.total(), int64_t{92} << 20);
   EXPECT_LE(bytes("qwen3.5-35b-a3b", Part::op, ResidueFormat::compact).total(), int64_t{62} << 20);
@@ -167,7 +167,7 @@ TEST(ResidueFormat, StateErrorsStayWithinTheirBounds) {
                   magnitude += T[i] * T[i] * S[b] * S[b];
                 }
                 const size_t i = (h * dk + a) * dv + j;
-                if (format == ResidueFormat::lossless_T16) {
+                if (format == ResidueFormat::T16) {
                   error += (x + U[i] - y - U2[i]) * (x + U[i] - y - U2[i]);
                   size += magnitude + U[i] * U[i];
                 }

@@ -1072,7 +1072,7 @@ TEST(UnderWay, TheDiskKeepsTheLatestOfABurst) {
 
 // An answer must not depend on whether the writer has rounded an operator yet.
 TEST(UnderWay, FormatsDoNotDependOnTime) {
-  for (const ResidueFormat format : {ResidueFormat::lossless_T16, ResidueFormat::compact}) {
+  for (const ResidueFormat format : {ResidueFormat::T16, ResidueFormat::compact}) {
     std::vector<std::vector<double>> logits;
     for (const bool late : {false, true}) {
       Folder folder;
@@ -1200,7 +1200,7 @@ double relative(const std::vector<double>& x, const std::vector<double>& y) {
 // The state that three residues compose to, after they were out in each format.
 TEST(Tiers, CompactFormsStayClose) {
   for (const ResidueFormat format :
-       {ResidueFormat::full, ResidueFormat::lossless_T16, ResidueFormat::compact}) {
+       {ResidueFormat::full, ResidueFormat::T16, ResidueFormat::compact}) {
     Fixture f(with({.host_bytes = 1 << 30, .format = format}));
     const auto run = [&] {
       return f.engine.run({{prompt({0, 1, 2}), 1}}, mode_named(kMode), {.keep_state = true});

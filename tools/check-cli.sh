@@ -103,13 +103,19 @@ expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken n
 expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT' conformance --backend none
 cell="--segments 2 --tokens 16 --question 4 --repeats 2"
 expect 0 "MEASURED: report in" ttft $cell --out "$out/ttft"
-expect 0 "nothing asked" report "$out/ttft"
+expect 0 "transition_rope_seam@warm_segment: p50" report "$out/ttft"
+expect 2 "--segments: must be an integer in 1 … 4096, is 0" ttft --segments 0 --out "$out/ttft"
+expect 2 '--modes: unknown mode "ful"; known' ttft --modes ful --out "$out/ttft"
+expect 2 '--modes: an empty mode in "prefix,,"' ttft --modes prefix,, --out "$out/ttft"
+expect 2 "--missed: none of --modes takes it" ttft $cell --modes full,transition@cold --missed 1 --out "$out/ttft"
+expect 2 "--missed: 3 of 2 segments cannot miss" ttft $cell --missed 3 --out "$out/ttft"
+expect 0 "composes states rightly" report "$out/ttft"
 expect 0 "MEASURED" ttft $cell --out "$out/ttft" --resume --quiet
 expect 2 "--data: needs --dataset" ttft $cell --data "$out/pred.jsonl" --out "$out/ttft"
 printf '%s\n' '{"_id": "a", "dataset": "hotpotqa", "input": "Q?", "context": "Passage 1:\nOne.\nPassage 2:\nTwo.", "answers": ["no"]}' >"$out/rows.jsonl"
 expect 2 "rows of hotpotqa, not of triviaqa; without --data its tokens are random" \
   ttft --dataset triviaqa --rows 1 --data "$out/rows.jsonl" --out "$out/ttft"
-expect 0 "about 230 s by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
+expect 0 "about 230 s on an H200 by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
 if [ -n "$bench" ]; then
   expect_of "$bench" 2 "--budget: must be a positive number of seconds, is nan" --backend cpu --budget nan
   expect_of "$bench" 2 "$out" --backend cpu --filter "^ceiling/copy" --replays 1 --json "$out"

@@ -71,7 +71,8 @@ void add_models(CLI::App& app, int&) {
     if (*json)
       std::cout << all.dump(2) << "\n";
     else
-      std::cout << "Each NAME also has a NAME-tiny of its architecture, which runs on a CPU in seconds.\n";
+      std::cout << "Sizes are of T, U in float32, K, V (or the latent) in bfloat16, over all layers of the kind.\n"
+                << "Each NAME also has a NAME-tiny of its architecture, which runs on a CPU in seconds.\n";
   });
 }
 

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/runner.h"
+#include "reports/view.h"
 
 namespace hypic {
 namespace {
@@ -38,12 +38,14 @@ int run_and_say(const Suite& suite, RunSettings settings) {
   settings.stop = &stop_asked;
   stop_on_signals();
   const Report report = run_suite(suite, settings);
-  const auto unfinished = std::count_if(report.results.begin(), report.results.end(), [](const Result& r) {
-    return r.verdict == Verdict::undecided;
-  });
+  const size_t all = report.results.size(), unfinished = count(report, Verdict::undecided);
   std::cout << to_string(overall(report)) << ": ";
-  if (unfinished > 0)
-    std::cout << unfinished << " of " << report.results.size() << " cases not finished, --resume goes on; ";
+  std::string said;  // of several cases, how many are not as they should be
+  for (const auto& [verdict, what] :
+       {std::pair{Verdict::fail, "failed"}, {Verdict::invalid, "invalid"}, {Verdict::undecided, "not finished"}})
+    if (const size_t n = count(report, verdict)) said += str(said.empty() ? "" : ", ", n, " ", what);
+  if (all > 1 && !said.empty()) std::cout << "of " << all << " cases " << said << "; ";
+  if (unfinished > 0) std::cout << "--resume goes on; ";
   std::cout << "report in " << settings.out << "/report.html";
   for (const auto& [key, value] : report.environment.entries)
     if (key == "seconds") std::cout << "; seconds: " << value;
@@ -92,7 +94,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
       for (const PreparedCase& prepared : cases)
         std::cout << prepared.suite_case->name << ": driver " << prepared.suite_case->driver
                   << ", expectations: " << prepared.suite_case->expectations.size() << "\n";
-      if (const std::string estimate = estimated(cases); !estimate.empty()) std::cout << estimate << "\n";
+      if (const std::string estimate = estimated(suite, cases); !estimate.empty()) std::cout << estimate << "\n";
       return;
     }
     require(options->time_budget >= 0, "--time-budget: must not be negative");

@@ -19,9 +19,28 @@ struct Options {
   RunSettings settings;
   std::string model = "random:qwen3.5-tiny", backend = "cpu";
   Workload workload;
-  std::vector<std::string> modes = {"full", "prefix", "transition_rope_seam"};
+  std::string modes = "full,prefix,transition_rope_seam";
   int64_t missed = 0, repeats = 20, chunk = 8192;
 };
+
+std::vector<std::string> at_commas(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+// The places in a suite's errors as the options that they come from.
+std::string by_option(std::string what) {
+  const std::string place = "ttft: cases[0]";
+  for (const auto& [more, option] : {std::pair{".parameters.cells[0].", "--"}, {".parameters.", "--"}, {": ", ""}})
+    if (what.starts_with(str(place, more))) return option + what.substr(str(place, more).size());
+  return what;
+}
 
 // One cell as a suite; bounds of the numbers are the driver's.
 Suite suite_of(const Options& options, bool rows_given) {
@@ -32,11 +51,20 @@ Suite suite_of(const Options& options, bool rows_given) {
   else
     cell = {{"dataset", w.dataset}};
   if (rows_given) cell["rows"] = w.rows;
-  std::vector<std::string> modes = options.modes;
-  if (options.missed > 0)
-    for (std::string& text : modes)
-      if (text.find('@') == text.npos && cell_mode(text).mode.reuse == Reuse::segments)
-        text += str("@missed=", options.missed);
+  std::vector<std::string> modes = at_commas(options.modes);
+  bool missed = options.missed == 0;
+  for (std::string& text : modes) {
+    require(!text.empty(), "--modes: an empty mode in \"", options.modes, "\"");
+    if (options.missed == 0 || text.find('@') != text.npos) continue;
+    try {
+      if (cell_mode(text).mode.reuse != Reuse::segments) continue;
+    } catch (const Error& error) {
+      fail("--modes: ", error.what());
+    }
+    text += str("@missed=", options.missed);
+    missed = true;
+  }
+  require(missed, "--missed: none of --modes takes it; modes that reuse segments and name no @STATE do");
   SuiteCase c;
   c.name = w.label();
   c.driver = "ttft";
@@ -75,6 +103,7 @@ void print(const Table& table) {
     }
     std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
   }
+  if (!table.note.empty()) std::cout << table.note << "\n";
 }
 
 }  // namespace
@@ -97,8 +126,7 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
       ->add_option("--modes", options->modes,
                    "MODE or MODE@STATE with commas between; STATE: cold, warm_prefix, "
                    "warm_prefix_other_order, "
-                   "warm_segment, missed=K (default full,prefix,transition_rope_seam)")
-      ->delimiter(',');
+                   "warm_segment, missed=K (default full,prefix,transition_rope_seam)");
   command
       ->add_option("--missed", options->missed,
                    "Segments that are not cached, of modes without a STATE (default 0)");
@@ -116,16 +144,23 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
                    "File of that dataset: its own rows in place of random tokens")
       ->check(CLI::ExistingFile);
   command->add_flag("--resume", options->settings.resume,
-                    "Keep the finished cells of an earlier run into the same folder");
+                    "Keep the times of an earlier run into the same folder, if it finished");
   command->add_flag("--quiet", options->settings.quiet, "No progress");
   command->add_option("--out", options->settings.out, "Folder of the report (default out/ttft-CELL)");
   command->callback([options, rows, &status] {
     RunSettings& settings = options->settings;
     require(settings.context.data.empty() || !options->workload.dataset.empty(),
             "--data: needs --dataset, which says how to read and cut its rows");
+    const Workload& w = options->workload;
     require(options->missed >= 0, "--missed: must be 0 or more, is ", options->missed);
+    require(!w.dataset.empty() || options->missed <= w.segments, "--missed: ", options->missed, " of ", w.segments,
+            " segments cannot miss");
     if (settings.out.empty()) settings.out = "out/ttft-" + options->workload.label();
-    status = run_and_say(suite_of(*options, rows->count() > 0), settings);
+    try {
+      status = run_and_say(suite_of(*options, rows->count() > 0), settings);
+    } catch (const Error& error) {
+      throw Error(by_option(error.what()));
+    }
     for (const Result& result : read_report(settings.out + "/report.json").results)
       for (const Table& table : result.tables)
         if (table.title == ttft::kTimes) print(table);

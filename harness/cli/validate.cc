@@ -41,6 +41,7 @@ void add_validate(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--out", settings->out, "Folder of the report (default out/validate-NAME)");
   command->add_flag("--resume", settings->resume,
                     "Keep the finished cases of an earlier run into the same folder");
+  command->add_flag("--quiet", settings->quiet, "No progress");
   command->callback([settings, &status] {
     const std::string& model = settings->context.model;
     std::error_code error;

@@ -9,6 +9,7 @@
 #include "harness/measure/replay.h"
 #include "harness/measure/workload.h"
 #include "harness/model_choice.h"
+#include "reports/text.h"
 #include "serving/engine.h"
 
 namespace hypic {
@@ -151,26 +152,25 @@ class FormsRun {
                 {}},
         errors{"State before the question, relative error by layer",
                {"form", "MiB", "from the full form, largest", "mean", "from the recurrence, largest", "mean",
-                "× lossless_T16", "from full recompute, mean", "KL, nats"},
+                "× T16", "from full recompute, mean", "KL, nats"},
                {}};
-    Chart chart{.title = "State error over the bytes of a residue",
-                .x_label = "MiB beside K, V",
+    Chart chart{.title = "State error by form, and what it takes beside K, V",
                 .y_label = "relative error, largest of all layers (log)",
                 .log_y = true,
+                .kind = ChartKind::dot,
                 .series = {{"from the recurrence", {}, {}}, {"from the full form", {}, {}}}};
-    const auto lossless = std::find_if(forms.begin(), forms.end(), [](const Form& f) {
-      return f.name == name_of(ResidueFormat::lossless_T16);
-    });
+    const auto T16 =
+        std::find_if(forms.begin(), forms.end(), [](const Form& f) { return f.name == name_of(ResidueFormat::T16); });
     for (const Form& form : forms) {
       const auto mib = [](int64_t n) { return static_cast<double>(n) / kMiB; };
       const double all = mib(form.bytes.total());
-      const double times = form.from_recurrence.largest / lossless->from_recurrence.largest;
+      const double times = form.from_recurrence.largest / T16->from_recurrence.largest;
       for (const auto& [tag, value, unit] :
            {std::tuple{"mib", all, "MiB"}, {"mib_kv", mib(form.kv), "MiB"},
             {"state", form.from_recurrence.largest, "relative"}, {"state_mean", form.from_recurrence.mean, "relative"},
             {"state_full_form", form.from_full.largest, "relative"},
             {"state_full_form_mean", form.from_full.mean, "relative"},
-            {"state_recomputed", form.from_recomputed.mean, "relative"}, {"times_lossless", times, "times"},
+            {"state_recomputed", form.from_recomputed.mean, "relative"}, {"times_T16", times, "times"},
             {"kl", form.kl, "nats"}})
         result.values.push_back({str(tag, ".", form.name), value, unit});
       const auto fixed = [&](int64_t n) { return Cell(mib(n), Format::fixed, 2); };
@@ -182,12 +182,13 @@ class FormsRun {
                              error(form.from_recurrence.mean), Cell(times, Format::fixed, 3),
                              error(form.from_recomputed.mean), error(form.kl)});
     }
-    std::vector<size_t> order(forms.size());  // by bytes, as a line is drawn
+    std::vector<size_t> order(forms.size());  // by bytes
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return forms[a].bytes.total() < forms[b].bytes.total(); });
     for (const size_t i : order) {
-      for (Series& line : chart.series) line.x.push_back(static_cast<double>(forms[i].bytes.total()) / kMiB);
+      const double all = static_cast<double>(forms[i].bytes.total()) / kMiB;
+      chart.categories.push_back(str(forms[i].name, ", ", format_number(all), " MiB"));
       chart.series[0].y.push_back(forms[i].from_recurrence.largest);
       chart.series[1].y.push_back(forms[i].from_full.largest);
     }
@@ -214,9 +215,9 @@ class FormsRun {
 }  // namespace
 
 // Parameters: model (random:qwen3.5-tiny), backend (cpu), mode (transition_rope_seam), segments (4), tokens (64, of
-// each), question (16). Values by form, full, lossless_T16 and compact: mib (of a residue beside its K, V), mib_kv;
+// each), question (16). Values by form, full, T16 and compact: mib (of a residue beside its K, V), mib_kv;
 // relative errors of the state before the question, the largest of all layers: state and state_mean from a float64
-// recurrence, times_lossless the first over that of lossless_T16, state_full_form and _mean from the form full,
+// recurrence, times_T16 the first over that of T16, state_full_form and _mean from the form full,
 // state_recomputed the mean from full recompute; kl (nats, from the form full).
 Work prepare_residue_forms(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   const auto run = std::make_shared<const FormsRun>(suite_case, where, context);

@@ -57,6 +57,7 @@ class ReuseRun {
  public:
   ReuseRun(const SuiteCase& suite_case, const std::string& where, const DriverContext& context)
       : data_(context.data) {
+    if (context.data_used) *context.data_used = true;
     Parameters parameters(suite_case.parameters, where + ".parameters");
     const ModelChoice choice = read_model_choice(parameters, context);
     model_name_ = choice.model;

@@ -183,6 +183,9 @@ class Soak {
     }
   }
 
+  // Where rounding depends on the batch, a row may go to other experts: then an answer need only be finite.
+  bool only_finite() const { return spec().moe.experts > 0 && !backend_->batch_invariant(); }
+
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
@@ -222,9 +225,7 @@ class Soak {
                      .page_size = kPageSize};
     Engine fresh(model_, options);
     const Response expected = fresh.run({request}, mode).responses[0];
-    // Where rounding depends on the batch, a row may go to other experts: then an answer need only be finite.
-    const bool free = spec().moe.experts > 0 && !backend_->batch_invariant();
-    const double bound = free ? std::numeric_limits<double>::max()
+    const double bound = only_finite() ? std::numeric_limits<double>::max()
                               : batch_tolerance(*backend_, spec(), rms(expected.logits));
     ++verified_;
     const bool equal = excess(largest_difference(response.logits, expected.logits), bound) <= 1 &&
@@ -282,14 +283,17 @@ class Soak {
       chart.series.push_back(std::move(series));
     }
     result.charts = {std::move(chart)};
+    const int64_t tens = settings_.verify % 100 / 10, ones = settings_.verify % 10;
+    const char* const ordinal = tens == 1 || ones > 3 || ones == 0 ? "th" : ones == 1 ? "st" : ones == 2 ? "nd" : "rd";
     result.note = str(spec().name, " on ", settings_.choice.backend, ", ", settings_.segments,
                       " segments, a budget of ", settings_.share,
                       " % of their bytes. Random requests in random modes, alone and in batches of up to ",
                       kMostRequests, ", beside warm-ups, flushes and evictions; ", kLives,
                       " engines one after another on the same folder, admitting at the second touch and always in "
                       "turn. Integrity is checked after each step, every ",
-                      settings_.verify, "-th answer against an engine that has seen nothing, of a model with experts on a GPU only whether "
-                      "it is finite. Slopes are of the straight line through memory after the first third of the "
+                      settings_.verify, ordinal, " answer against an engine that has seen nothing",
+                      only_finite() ? ", only whether it is finite, for a row of a batch may go to other experts" : "",
+                      ". Slopes are of the straight line through memory after the first third of the "
                       "time.");
     if (!warning_.empty()) result.note += "\nThe last warning: " + warning_;
     return result;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <tuple>
 
 #include "core/check.h"
 #include "harness/measure/bootstrap.h"
@@ -15,6 +16,7 @@
 #include "harness/measure/tolerance.h"
 #include "harness/measure/workload.h"
 #include "harness/model_choice.h"
+#include "kernels/device.h"
 #include "reports/text.h"
 
 namespace hypic {
@@ -94,6 +96,19 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Says how far the case is before each layer, and so lets go of it there once asked to stop.
+class LayerProgress : public LayerHooks {
+ public:
+  explicit LayerProgress(std::function<void()> say) : say_(std::move(say)) {}
+  void before(int) override { say_(); }
+  void after(int) override {}
+
+ private:
+  std::function<void()> say_;
+};
+
+bool on_gpu(const Settings& settings) { return settings.choice.backend.starts_with("cuda"); }
+
 // Ends the case with this verdict, before any time is printed.
 struct Stopped {
   Verdict verdict;
@@ -131,7 +146,14 @@ class CellRun {
     const double steps =
         static_cast<double>(count * rows_.size()) * static_cast<double>(settings_.repeats + 2) + 1;
     double done = 0;
-    const auto say = [&](const std::string& what) { progress(done++ / steps, what); };
+    std::string at_hand;
+    LayerProgress layers([&] { progress((done - 1) / steps, at_hand); });
+    hooks_ = &layers;
+    const std::string head = settings_.cells.size() > 1 ? label_ + ", " : "";
+    const auto say = [&](const std::string& what) {
+      at_hand = head + what;
+      progress(done++ / steps, at_hand);
+    };
     for (size_t p = 0; p < count; ++p) check(p, say);
     std::mt19937_64 bits(settings_.seed);
     for (int64_t round = -1; round < settings_.repeats; ++round)  // round −1 warms up
@@ -141,14 +163,18 @@ class CellRun {
         for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits() % i]);
         for (const size_t r : order) {
           Row& row = rows_[r];
-          say(str(label_, ", ", row.mode->name(), ", ",
+          say(str(row.mode->name(), ", ",
                   round < 0 ? "warm-up" : str("round ", round + 1, " of ", settings_.repeats)));
           const double seconds = timed(row, p);
           if (round >= 0) row.seconds.push_back(seconds);
         }
       }
-    say(label_ + ", breakdown");
-    for (Row& row : rows_) profile(row);
+    say("breakdown");
+    for (Row& row : rows_) {
+      profile(row);
+      if (row.profile.empty()) break;  // the backend does not time its operations
+    }
+    hooks_ = nullptr;
     engine_.flush();
     engine_.check_integrity();
   }
@@ -166,8 +192,8 @@ class CellRun {
   void prime(const Row& row, size_t p) {
     const Priming& priming = row.plans[p].priming;
     engine_.flush();
-    if (!priming.segments.empty()) engine_.warm(priming.segments, row.mode->mode);
-    if (!priming.prompt.empty()) engine_.run({{priming.prompt, 1}}, row.mode->mode);
+    if (!priming.segments.empty()) engine_.warm(priming.segments, row.mode->mode, {.hooks = hooks_});
+    if (!priming.prompt.empty()) engine_.run({{priming.prompt, 1}}, row.mode->mode, {.hooks = hooks_});
     if (settings_.primed) settings_.primed(engine_);
     wait();
   }
@@ -191,8 +217,10 @@ class CellRun {
     const std::vector<Request> asked = request(p);
     prime(row, p);
     backend().forget_peak();
+    // On a GPU a run ends soon, and nothing may be done beside it.
+    const RunOptions options{.hooks = on_gpu(settings_) ? nullptr : hooks_};
     const double start = now();
-    const RunResult run = engine_.run(asked, row.mode->mode);
+    const RunResult run = engine_.run(asked, row.mode->mode, options);
     const double seconds = now() - start;
     row.peak = std::max(row.peak, backend().memory_use().peak);
     expect_counters(row, p, run.counters);
@@ -205,20 +233,20 @@ class CellRun {
   void check(size_t p, const std::function<void(const std::string&)>& say) {
     std::map<std::string, std::vector<double>> cold;
     for (Row& row : rows_) {
-      say(str(label_, ", ", row.mode->name(), ", check"));
+      say(str(row.mode->name(), ", check"));
       const Mode& mode =
           row.mode->mode.reuse == Reuse::segments ? row.mode->mode : mode_named("full");
       std::vector<double>& reference = cold[mode.name];
       if (reference.empty()) {
         engine_.flush();
-        reference = engine_.run({{prompts_[p].segments, 1}}, mode).responses[0].logits;
+        reference = engine_.run({{prompts_[p].segments, 1}}, mode, {.hooks = hooks_}).responses[0].logits;
         if (!std::all_of(reference.begin(), reference.end(),
                          [](double x) { return std::isfinite(x); }))
           throw Stopped{Verdict::fail,
                         str(prompts_[p].id, ", ", mode.name, " cold: logits are not finite")};
       }
       prime(row, p);
-      const RunResult run = engine_.run({{prompts_[p].segments, 1}}, row.mode->mode);
+      const RunResult run = engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.hooks = hooks_});
       expect_counters(row, p, run.counters);
       row.gate = worse(row.gate, excess(largest_difference(run.responses[0].logits, reference),
                                         batch_tolerance(backend(), spec(), rms(reference))));
@@ -241,7 +269,7 @@ class CellRun {
       ExpertLoad load(backend(), spec().moe);
       load.layers_with_moe = with_experts;
       prime(row, p);
-      engine_.run(request(p), row.mode->mode, {.tap = &load});
+      engine_.run(request(p), row.mode->mode, {.tap = &load, .hooks = hooks_});
       settings.touched = load.touched;
       row.load = std::max(row.load, load.load);
       row.touched += quantile(load.touched, 1) / static_cast<double>(prompts_.size());
@@ -275,17 +303,14 @@ class CellRun {
   Engine engine_;
   const size_t resting_;
   Buffer fence_;
+  LayerHooks* hooks_ = nullptr;  // while measuring: progress
   std::vector<Row> rows_;
 };
 
-std::string milliseconds(double seconds) {
-  return format_number(1e3 * seconds, Format::fixed, seconds < 0.1 ? 2 : 1);
-}
-std::string times(double ratio) { return format_number(ratio, Format::fixed, 2); }
+Cell milliseconds(double seconds) { return Cell(1e3 * seconds, Format::fixed, seconds < 0.1 ? 2 : 1); }
+Cell times(double ratio) { return Cell(ratio, Format::fixed, 2); }
 
-std::string between(const std::string& low, const std::string& high) {
-  return str(low, " – ", high);
-}
+std::string between(const Cell& low, const Cell& high) { return str(cell_text(low), " – ", cell_text(high)); }
 
 // Of the first mode that reuses in this way, to which the others are compared; nullptr without one.
 const Row* baseline(const std::vector<Row>& rows, Reuse reuse) {
@@ -299,14 +324,13 @@ class Writer {
  public:
   Writer(const Settings& settings, const Model& model) : settings_(settings), model_(model) {
     result_.verdict = Verdict::pass;
-    // A CPU has other ceilings, and none are known.
-    limits_ = !model.backend().name().starts_with("cpu");
+    limits_ = on_gpu(settings);  // a CPU has other ceilings, and none are known
     times_.heads = {"cell", "mode",   "cache", "p50 ms",   "95 %", "p90",
                     "p99",  "× full", "95 %",  "× prefix", "95 %"};
     if (limits_) times_.heads.insert(times_.heads.end(), {"limit ms", "over limit"});
-    reuse_.heads = {"cell",    "mode and cache", "tokens",   "isolated",
-                    "seam",    "context",        "prefix",   "jumped",
-                    "rotated", "jumps",          "forwards", "cached against cold"};
+    reuse_.heads = {"cell",    "mode and cache", "tokens", "found in cache", "isolated", "seam",
+                    "context", "prefix",         "jumped", "rotated",        "jumps",    "forwards",
+                    "cached against cold"};
     if (model.spec().moe.experts > 0)
       reuse_.heads.insert(
           reuse_.heads.end(),
@@ -342,7 +366,7 @@ class Writer {
           continue;
         }
         value(tag, 1e3 * quantile(row.seconds, p), "ms");
-        cells.emplace_back(milliseconds(quantile(row.seconds, p)));
+        cells.push_back(milliseconds(quantile(row.seconds, p)));
       }
       for (const auto& [tag, base] : {std::pair{"ratio_full", full}, {"ratio_prefix", prefix}}) {
         if (!base) {
@@ -356,13 +380,14 @@ class Writer {
           value(str(tag, "_low").c_str(), of.low, "times");
           value(str(tag, "_high").c_str(), of.high, "times");
         }
-        cells.emplace_back(times(ratio));
+        cells.push_back(times(ratio));
         cells.emplace_back(intervals ? between(times(of.low), times(of.high)) : "–");
         ratios_[str(tag, ".geomean.", name)].push_back(ratio);
       }
       value("gate", row.gate, "bounds");
       if (limits_) add_limit(row, value, cells);
       times_.rows.push_back(std::move(cells));
+      last_ = {p50, full ? median(full->seconds) / p50 : 0, prefix ? median(prefix->seconds) / p50 : 0};
       add_reuse(cell, row, value);
       add_profile(cell, row, value);
       add_memory(cell, row, value);
@@ -378,7 +403,14 @@ class Writer {
         result_.values.push_back(
             {tag, std::exp(logs / static_cast<double>(ratios.size())), "times"});
       }
-    result_.tables = {std::move(times_), std::move(reuse_), std::move(profile_)};
+    result_.why = in_short();
+    if (!nothing_.empty()) times_.note = "Reused no token, all was computed: " + nothing_ + ".";
+    reuse_.note =
+        "Cached against cold compares a mode with itself cold, full and prefix with full recompute: it shows that the "
+        "cache changes nothing, not that the mode composes states rightly. That hypic validate and suites/reuse.json "
+        "judge.";
+    result_.tables = {std::move(times_), std::move(reuse_)};
+    if (!profile_.rows.empty()) result_.tables.push_back(std::move(profile_));
     if (!memory_.rows.empty()) result_.tables.push_back(std::move(memory_));
     result_.charts = {std::move(chart_)};
     result_.note = note();
@@ -386,6 +418,28 @@ class Writer {
   }
 
  private:
+  struct Last {
+    double p50 = 0, full = 0, prefix = 0;  // seconds; times, 0: no such mode
+  };
+
+  // The last mode, which is what the others stand beside: of one cell its numbers, of several their means.
+  std::string in_short() const {
+    const std::string name = settings_.modes.back().name();
+    Last last = last_;
+    std::string text = str(name, ": ");
+    if (settings_.cells.size() == 1) {
+      text += str("p50 ", cell_text(milliseconds(last.p50)), " ms");
+    } else {
+      text += str("geometric mean of ", settings_.cells.size(), " cells");
+      for (const auto& [tag, ratio] : {std::pair{"ratio_full", &Last::full}, {"ratio_prefix", &Last::prefix}})
+        for (const Value& value : result_.values)
+          if (value.tag == str(tag, ".geomean.", name)) last.*ratio = value.value;
+    }
+    for (const auto& [what, ratio] : {std::pair{"full", last.full}, {"prefix", last.prefix}})
+      if (ratio > 0) text += str(", × ", what, " ", cell_text(times(ratio)));
+    return text;
+  }
+
   using AddValue = std::function<void(const char*, double, const char*)>;
 
   void add_limit(const Row& row, const AddValue& value, std::vector<Cell>& cells) const {
@@ -395,20 +449,24 @@ class Writer {
       over.push_back(row.seconds[i] / limits[i % limits.size()]);
     value("limit", 1e3 * median(limits), "ms");
     value("over_limit", median(over), "times");
-    cells.emplace_back(milliseconds(median(limits)));
-    cells.emplace_back(times(median(over)));
+    cells.push_back(milliseconds(median(limits)));
+    cells.push_back(times(median(over)));
   }
 
   void add_reuse(const CellRun& cell, const Row& row, const AddValue& value) {
     Counters all;
-    int64_t tokens = 0, forwards = 0;
+    int64_t tokens = 0, forwards = 0, found = 0;
     for (size_t p = 0; p < row.plans.size(); ++p) {
       all += row.plans[p].counters;
       forwards += row.plans[p].forwards;
       tokens += token_count(cell.prompts()[p]);
+      found += found_tokens(cell.prompts()[p].segments, row.mode->mode, row.plans[p].priming);
     }
+    if (row.mode->cache.kind != CacheState::Kind::cold && all.prefix + all.jumped == 0)
+      nothing_ += str(nothing_.empty() ? "" : "; ", cell.label(), ", ", row.mode->name());
+    value("found", static_cast<double>(found) / static_cast<double>(tokens), "share");
     value("computed", static_cast<double>(all.computed()) / static_cast<double>(tokens), "share");
-    reuse_.rows.push_back({cell.label(), row.mode->name(), tokens, all.isolated, all.seam,
+    reuse_.rows.push_back({cell.label(), row.mode->name(), tokens, found, all.isolated, all.seam,
                            all.context, all.prefix, all.jumped, all.rotated, all.jumps, forwards,
                            Cell(row.gate, Format::compact, 2)});
     if (model_.spec().moe.experts == 0) return;
@@ -418,28 +476,30 @@ class Writer {
     reuse_.rows.back().emplace_back(row.load, Format::fixed);
   }
 
+  // Nothing where the backend does not time its operations.
   void add_profile(const CellRun& cell, const Row& row, const AddValue& value) {
+    if (row.profile.empty()) return;
     double rest = row.profiled;
-    const auto line = [&](const std::string& operation, double seconds) {
+    const auto line = [&](const std::string& part, double seconds) {
       const double share = seconds / row.profiled;
-      value(str("share.", operation).c_str(), share, "share");
-      std::vector<Cell> cells = {cell.label(), row.mode->name(), operation, milliseconds(seconds),
+      value(str("share.", part).c_str(), share, "share");
+      std::vector<Cell> cells = {cell.label(), row.mode->name(), part, milliseconds(seconds),
                                  Cell(share, Format::percent, 0)};
-      const auto least = row.plans[0].limits.find(operation);
+      const auto least = row.plans[0].limits.find(part);
       if (limits_)
-        cells.emplace_back(least == row.plans[0].limits.end() ? "–" : milliseconds(least->second));
+        cells.push_back(least == row.plans[0].limits.end() ? Cell("–") : milliseconds(least->second));
       profile_.rows.push_back(std::move(cells));
     };
-    const auto part = [&](const std::string& operation, double seconds) {
-      line(operation, seconds);
+    const auto add = [&](const std::string& part, double seconds) {
+      line(part, seconds);
       rest -= seconds;
     };
-    part("match", row.host.match);
-    part("load", row.host.load);
-    for (const auto& [operation, seconds] : row.profile) part(operation, seconds);
-    part("store", row.host.store);
+    add("match", row.host.match);
+    add("load", row.host.load);
+    for (const auto& [operation, seconds] : row.profile) add(operation, seconds);
+    add("store", row.host.store);
     line("rest", rest);
-    profile_.heads = {"cell", "mode and cache", "operation", "ms", "share of the run"};
+    profile_.heads = {"cell", "mode and cache", "part", "ms", "share of the run"};
     if (limits_) profile_.heads.emplace_back("limit ms");
   }
 
@@ -496,6 +556,8 @@ class Writer {
   const Settings& settings_;
   const Model& model_;
   bool limits_ = false;
+  Last last_;            // of the last mode in the last cell
+  std::string nothing_;  // cells and modes that were to reuse and reused no token
   Result result_;
   Table times_{kTimes, {}, {}}, reuse_{"Proof of reuse, tokens of all prompts", {}, {}},
       profile_{"Where the time goes: one run, its operations timed one by one", {}, {}},
@@ -508,6 +570,7 @@ class Writer {
 
 Result run(const Settings& settings, ModelShelf& shelf, const ProgressFn& progress) {
   try {
+    progress(0, "opens the model");
     const Model& model = shelf.open(settings.choice);
     Writer writer(settings, model);
     double done = 0;
@@ -558,6 +621,27 @@ int64_t most_build_states(const CellPrompt& prompt, int32_t chunk) {
   return std::min<int64_t>(builds.count() + 1, static_cast<int64_t>(lengths.size()));
 }
 
+// What `read` gives; its errors begin with their place.
+template <class Read>
+auto at(const std::string& place, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    fail(place, ": ", error.what());
+  }
+}
+
+// Whether both run alike, however they are written.
+bool is_same(const CellMode& a, const CellMode& b) {
+  const auto runs = [](const CellMode& m) {
+    using Kind = CacheState::Kind;
+    const bool none_missed = m.cache.kind == Kind::missed && m.cache.missed == 0;
+    return std::tuple(m.mode.reuse, m.mode.compose, m.mode.rotate, m.mode.head, m.mode.tail,
+                      none_missed ? Kind::warm_segment : m.cache.kind, m.cache.missed);
+  };
+  return runs(a) == runs(b);
+}
+
 bool from_data(const CellPrompts& prompts, const std::string& data) {
   return !data.empty() && prompts.source == data;
 }
@@ -603,14 +687,22 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
           ".cells: must be an array of at least one workload");
   Parameters parameters(rest, place);
   const auto settings = std::make_shared<Settings>();
-  settings->choice = read_model_choice(parameters, context);
+  try {
+    settings->choice = read_model_choice(parameters, context);
+  } catch (const Error& error) {
+    const bool wants_gpu = backend_of(suite_case, context).starts_with("cuda");
+    std::string why_none;
+    if (!wants_gpu || !gpus(&why_none).empty()) throw;
+    fail(error.what(), "; without a GPU: hypic run suites/ttft_tiny.json");
+  }
   for (const std::string& mode :
        parameters.texts("modes", {"full", "prefix", "transition_rope_seam"})) {
-    settings->modes.push_back(cell_mode(mode));
-    const std::string name = settings->modes.back().name();
-    require(std::count_if(settings->modes.begin(), settings->modes.end(),
-                          [&](const CellMode& m) { return m.name() == name; }) == 1,
-            place, ".modes: \"", name, "\" appears twice");
+    const CellMode one = at(place + ".modes", [&] { return cell_mode(mode); });
+    const auto same = std::find_if(settings->modes.begin(), settings->modes.end(),
+                                   [&](const CellMode& other) { return is_same(one, other); });
+    require(same == settings->modes.end(), place, ".modes: \"", one.name(), "\" appears twice",
+            same == settings->modes.end() || same->name() == one.name() ? "" : str(", also as \"", same->name(), "\""));
+    settings->modes.push_back(one);
   }
   settings->repeats = parameters.integer("repeats", 20, 1, 1 << 20);
   settings->chunk = static_cast<int32_t>(parameters.integer("chunk", 8192, 1, 1 << 24));
@@ -622,24 +714,29 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
   const ModelSpec spec = spec_of(settings->choice.model);
   std::vector<std::string> labels, datasets;
   for (size_t i = 0; i < cells.size(); ++i) {
-    const std::string at = str(place, ".cells[", i, "]");
-    const Workload workload = read_workload(cells[i], at);
+    const std::string cell = str(place, ".cells[", i, "]");
+    const Workload workload = read_workload(cells[i], cell);
     labels.push_back(workload.label());
-    require(std::count(labels.begin(), labels.end(), labels.back()) == 1, at, ": ", labels.back(),
+    require(std::count(labels.begin(), labels.end(), labels.back()) == 1, cell, ": ", labels.back(),
             " appears twice");
-    CellPrompts prompts = cell_prompts(workload, settings->choice.model, spec, context.data);
-    for (const CellMode& mode : settings->modes)
-      for (const CellPrompt& prompt : prompts.prompts)
-        priming(prompt, mode.cache);  // refuses what cannot miss
+    CellPrompts prompts = cell_prompts(workload, settings->choice.model, spec, context.data, context.progress);
+    at(place + ".modes", [&] {
+      for (const CellMode& mode : settings->modes)
+        for (const CellPrompt& prompt : prompts.prompts) priming(prompt, mode.cache);  // refuses what cannot miss
+    });
     if (!workload.dataset.empty() && !from_data(prompts, context.data)) datasets.push_back(workload.dataset);
     settings->cells.emplace_back(workload, std::move(prompts));
   }
   // In a case of several datasets the others keep their random tokens; none at all is a mistake.
   const bool used = std::any_of(settings->cells.begin(), settings->cells.end(),
                                 [&](const auto& cell) { return from_data(cell.second, context.data); });
-  if (!context.data.empty() && !datasets.empty() && !used)
-    fail(context.data, ": rows of ", dataset_of(context.data), ", not of ", datasets.front(),
-         "; without --data its tokens are random");
+  if (!context.data.empty() && !datasets.empty() && !used) {
+    std::string names;
+    for (const std::string& name : datasets) names += str(names.empty() ? "" : ", ", name);
+    fail(context.data, ": rows of ", dataset_of(context.data), ", not of ", names,
+         "; without --data ", datasets.size() == 1 ? "its" : "their", " tokens are random");
+  }
+  if (used && context.data_used) *context.data_used = true;
   settings->primed = std::move(primed);
   return [settings, shelf = ModelShelf::shared()](const ProgressFn& progress) {
     return run(*settings, *shelf, progress);
@@ -648,16 +745,15 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
 
 }  // namespace ttft
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), cells: workloads, {"segments": 4,
-// "tokens": 1024, "question": 64, "system": 0, "rows": 1} or {"dataset": hotpotqa, triviaqa,
-// multi_news or gov_report, "rows": 8, "divide": 1}; modes (full, prefix, transition_rope_seam),
-// each MODE or MODE@STATE with STATE cold, warm_prefix, warm_prefix_other_order, warm_segment or
-// missed=K; repeats (20), chunk (8192, rows of a forward), seed (1), copy_gbs (4300) and
-// matmul_tflops (780), the device's ceilings. Values, each NAME.CELL.MODE@STATE: p50, p50_low,
-// p50_high, p90, p99 (ms, the last two where there are enough), and ratio_full, ratio_prefix with
-// _low, _high; gate (cached against cold logits, bounds), computed (share of the prompt); on a GPU
-// limit (ms), over_limit; of MoE models touched, load; share.OPERATION where the backend times
-// itself. With several cells also ratio_full.geomean.MODE@STATE, ratio_prefix.geomean.MODE@STATE.
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), cells: workloads, {"segments": 4, "tokens": 1024,
+// "question": 64, "system": 0, "rows": 1} or {"dataset": hotpotqa, triviaqa, multi_news or gov_report, "rows": 8,
+// "divide": 1}; modes (full, prefix, transition_rope_seam), each MODE or MODE@STATE with STATE cold, warm_prefix,
+// warm_prefix_other_order, warm_segment or missed=K; repeats (20), chunk (8192, rows of a forward), seed (1),
+// copy_gbs (4300) and matmul_tflops (780), the device's ceilings. Values, each NAME.CELL.MODE@STATE: p50, p50_low,
+// p50_high, p90, p99 (ms, the last two where there are enough), and ratio_full, ratio_prefix with _low, _high; gate
+// (cached against cold logits, bounds), found (in the cache) and computed (shares of the prompt); on a GPU limit
+// (ms), over_limit; of MoE models touched, load; share.OPERATION where the backend times itself. With several cells
+// also ratio_full.geomean.MODE@STATE, ratio_prefix.geomean.MODE@STATE.
 Work prepare_ttft(const SuiteCase& suite_case, const std::string& where,
                   const DriverContext& context) {
   return ttft::prepare(suite_case, where, context, {});

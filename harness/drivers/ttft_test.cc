@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "core/check.h"
 #include "harness/assets.h"
@@ -51,7 +52,7 @@ TEST(Ttft, MeasuresEveryModeOfEveryCell) {
         << "of three samples";
     EXPECT_FALSE(v.tag.find("_low") != v.tag.npos && v.tag.find("12+3x20+5") != v.tag.npos)
         << v.tag << " of three samples";
-    EXPECT_FALSE(v.tag.starts_with("limit")) << "of a CPU";
+    EXPECT_FALSE(v.tag.starts_with("limit") || v.tag.starts_with("share")) << "of a CPU";
   }
   for (const char* cell : {"12+3x20+5", "multi_news/64"})
     for (const char* mode :
@@ -62,8 +63,6 @@ TEST(Ttft, MeasuresEveryModeOfEveryCell) {
         EXPECT_LE(value(result, "p50_low" + at), value(result, "p50" + at));
         EXPECT_GE(value(result, "p50_high" + at), value(result, "p50" + at));
       }
-      for (const char* part : {"match", "load", "store", "rest"}) value(result, str("share.", part, at));
-      EXPECT_GT(value(result, "share.match" + at), 0);
       double owners = 0;
       for (const char* owner : {"weights", "pages", "operators", "states", "activations"})
         owners += value(result, str("memory.", owner, at));
@@ -78,11 +77,57 @@ TEST(Ttft, MeasuresEveryModeOfEveryCell) {
   EXPECT_EQ(value(result, str("ratio_full.12+3x20+5.full@cold")), 1);
   EXPECT_EQ(value(result, str("computed.12+3x20+5.full@cold")), 1);
   EXPECT_NEAR(value(result, str("computed.12+3x20+5.", kSeam)), (4 * 8 + 5) / 77.0, 1e-12);
+  EXPECT_NEAR(value(result, str("found.12+3x20+5.", kSeam)), 72 / 77.0, 1e-12);
+  EXPECT_NEAR(value(result, "found.12+3x20+5.transition_rope_seam@missed=1"), 52 / 77.0, 1e-12);
+  EXPECT_NEAR(value(result, "found.12+3x20+5.prefix@warm_prefix_other_order"), 12 / 77.0, 1e-12);
+  EXPECT_TRUE(result.why.starts_with("transition_rope_seam@missed=1: geometric mean of 2 cells, × full "))
+      << result.why;
   EXPECT_GT(value(result, str("ratio_prefix.geomean.", kSeam)), 0);
   ASSERT_GE(result.tables.size(), 2u);
   EXPECT_EQ(result.tables[0].rows.size(), 8u);
   for (const Table& table : result.tables)
     for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.heads.size()) << table.title;
+}
+
+// Segments no longer than their seams: everything is computed, and a ratio says nothing.
+TEST(Ttft, ARowThatReusesNothingIsNamed) {
+  SuiteCase c = tiny_case();
+  c.parameters["cells"] = {{{"segments", 2}, {"tokens", 8}, {"question", 5}}};
+  c.parameters["modes"] = {"full", "prefix@warm_prefix", "transition_rope_seam"};
+  c.parameters["repeats"] = 1;
+  const Result result = run(c);
+  ASSERT_FALSE(result.tables.empty()) << result.why;
+  EXPECT_EQ(result.tables[0].note, str("Reused no token, all was computed: 2x8+5, ", kSeam, "."));
+  EXPECT_TRUE(result.why.starts_with(str(kSeam, ": p50 "))) << result.why;
+}
+
+// A wrong backend is wrong cold as well: the gate is not for it, and says so. It is a CPU and has no limit.
+TEST(Ttft, TheGateSaysWhatItCannotSee) {
+  SuiteCase c = tiny_case();
+  c.parameters["backend"] = "broken:compose_ignored";
+  c.parameters["repeats"] = 1;
+  const Result result = run(c);
+  EXPECT_EQ(result.verdict, Verdict::measured) << result.why;
+  ASSERT_EQ(result.tables.size(), 3u);
+  EXPECT_NE(result.tables[1].note.find("not that the mode composes states rightly"), std::string::npos);
+  for (const Value& v : result.values) EXPECT_FALSE(v.tag.starts_with("limit")) << v.tag;
+}
+
+// Between two layers, whatever runs.
+TEST(Ttft, StopsInTheMiddleOfAForward) {
+  SuiteCase c = tiny_case();
+  c.parameters["cells"] = {{{"segments", 3}, {"tokens", 20}, {"question", 5}}};
+  const Work work = ttft::prepare(c, "here", {}, {});
+  std::map<std::string, int> calls;
+  run_case(c, work, [&](double, const std::string& what) { ++calls[what]; });
+  EXPECT_GT(calls["full@cold, check"], 4);  // each layer of its forwards, and the step itself
+  EXPECT_TRUE(calls.contains("transition_rope_seam@missed=1, warm-up"));
+  for (const int stop_at : {2, 30, 200}) {
+    int n = 0;
+    EXPECT_THROW(run_case(c, work, [&](double, const std::string&) { if (++n == stop_at) throw Interrupted(); }),
+                 Interrupted)
+        << stop_at;
+  }
 }
 
 TEST(Ttft, CountersThatDifferAreInvalid) {
@@ -139,6 +184,11 @@ TEST(Ttft, RefusesBeforeAnythingRuns) {
             "here.parameters.cells[1]: 2x1024+64 appears twice");
   EXPECT_EQ(refusal({{"modes", {"full", "full@cold"}}}),
             "here.parameters.modes: \"full@cold\" appears twice");
+  EXPECT_EQ(refusal({{"modes", {"transition_rope_seam", "full", "transition_rope_seam:head=8@warm_segment"}}}),
+            "here.parameters.modes: \"transition_rope_seam:head=8@warm_segment\" appears twice, also as "
+            "\"transition_rope_seam@warm_segment\"");
+  EXPECT_NE(refusal({{"modes", {"transition", "transition@missed=0"}}}).find("appears twice"), std::string::npos);
+  EXPECT_TRUE(refusal({{"modes", {"prefix", ""}}}).starts_with("here.parameters.modes: unknown mode \"\""));
   EXPECT_EQ(refusal({{"warmup", 1}}), "here.parameters: unknown parameter \"warmup\"");
   EXPECT_NE(refusal({{"modes", {"transition_rope_seam@missed=9"}}}).find("cannot miss"),
             std::string::npos);
@@ -165,7 +215,21 @@ TEST(Ttft, DataOfAnotherDatasetIsRefused) {
   const nlohmann::json same = {{"dataset", "hotpotqa"}, {"rows", 1}};
   EXPECT_EQ(prepared(nlohmann::json::array({other})),
             data + ": rows of hotpotqa, not of multi_news; without --data its tokens are random");
+  const nlohmann::json third = {{"dataset", "triviaqa"}, {"rows", 1}, {"divide", 64}};
+  EXPECT_EQ(prepared(nlohmann::json::array({other, third})),
+            data + ": rows of hotpotqa, not of multi_news, triviaqa; without --data their tokens are random");
   EXPECT_EQ(prepared(nlohmann::json::array({same})), "accepted");
+  int rows = 0;
+  bool used = false;
+  SuiteCase c = tiny_case();
+  c.parameters["model"] = "random:qwen3.5-tiny:3";
+  c.parameters["cells"] = nlohmann::json::array({same});
+  const ProgressFn count = [&](double, const std::string& what) { rows += what == "tokenizes hotpotqa, row 1 of 1"; };
+  ttft::prepare(c, "here", {.data = data, .progress = count, .data_used = &used}, {});
+  EXPECT_EQ(rows, 1);
+  EXPECT_TRUE(used);
+  const ProgressFn stop = [](double, const std::string&) { throw Interrupted(); };
+  EXPECT_THROW(ttft::prepare(c, "here", {.data = data, .progress = stop}, {}), Interrupted);
   EXPECT_EQ(prepared(nlohmann::json::array({other, same})), "accepted");  // the other as the note says
   EXPECT_EQ(prepared(nlohmann::json::array({{{"segments", 2}, {"tokens", 20}}})), "accepted");
 }

@@ -102,7 +102,8 @@ bool is_of(const std::string& dataset, const std::string& name) {
 }
 
 // The first rows of the file; none where it is of another dataset.
-CellPrompts rows_of(const Workload& w, const std::string& model, const std::string& data) {
+CellPrompts rows_of(const Workload& w, const std::string& model, const std::string& data,
+                    const std::function<void(double, const std::string&)>& progress) {
   CellPrompts all;
   const std::vector<Item> items = load_dataset(data);
   if (!is_of(items.front().dataset, w.dataset)) return all;
@@ -110,6 +111,9 @@ CellPrompts rows_of(const Workload& w, const std::string& model, const std::stri
   const auto count = [&](std::string_view text) { return tokenizer.encode(text).size(); };
   for (const Item& item : items) {
     if (static_cast<int64_t>(all.prompts.size()) == w.rows) break;
+    if (progress)
+      progress(0, str("tokenizes ", w.label(), ", row ", all.prompts.size() + 1, " of ",
+                      std::min<int64_t>(w.rows, static_cast<int64_t>(items.size()))));
     CellPrompt& prompt = all.prompts.emplace_back();
     prompt.id = item.id;
     prompt.instruction = true;
@@ -136,6 +140,11 @@ std::span<const Tokens> before_question(const std::vector<Tokens>& prompt) {
 
 bool among(const Tokens& tokens, std::span<const Tokens> all) {
   return std::find(all.begin(), all.end(), tokens) != all.end();
+}
+
+// As a segment, by itself.
+bool is_cached(const Tokens& segment, const Priming& primed) {
+  return among(segment, primed.segments) || among(segment, before_question(primed.prompt));
 }
 
 CacheState cache_state(std::string_view text, const std::string& where) {
@@ -170,13 +179,14 @@ std::vector<std::string> dataset_shapes() {
 }
 
 CellPrompts cell_prompts(const Workload& w, const std::string& model, const ModelSpec& spec,
-                         const std::string& data) {
+                         const std::string& data,
+                         const std::function<void(double, const std::string&)>& progress) {
   if (!w.dataset.empty()) shape_named(w.dataset);
   CellPrompts all;
   if (!w.dataset.empty() && !data.empty()) {
     require(has_tokenizer(model), model,
             ": has no tokenizer to read the data with; add tokenizer.json, or leave --data out");
-    all = rows_of(w, model, data);
+    all = rows_of(w, model, data, progress);
   }
   if (all.prompts.empty()) all = random_cell(w, spec);
   for (const CellPrompt& prompt : all.prompts) {
@@ -294,14 +304,22 @@ Counters expected_counters(const std::vector<Tokens>& prompt, const Mode& mode,
       c.jumped += n - seams;
       c.jumps += 1;
       if (mode.rotate == Rotate::on && start > 0) c.rotated += n - seams;
-      const bool cached =
-          among(segments[i], primed.segments) || among(segments[i], before_question(primed.prompt));
       // What comes twice in a prompt is computed once.
-      if (!cached && !among(segments[i], segments.first(i))) c.isolated += n;
+      if (!is_cached(segments[i], primed) && !among(segments[i], segments.first(i))) c.isolated += n;
     }
     start += n;
   }
   return c;
+}
+
+int64_t found_tokens(const std::vector<Tokens>& prompt, const Mode& mode, const Priming& primed) {
+  if (mode.reuse != Reuse::segments) return expected_counters(prompt, mode, primed).prefix;
+  int64_t found = 0;
+  for (const Tokens& segment : before_question(prompt)) {
+    const auto n = static_cast<int64_t>(segment.size());
+    if (n > mode.head + mode.tail && is_cached(segment, primed)) found += n;
+  }
+  return found;
 }
 
 std::string difference(const Counters& counted, const Counters& expected) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,10 @@ std::vector<std::string> dataset_shapes();
 
 // Token ids are random but for a dataset's rows in `data`, a file that load_dataset reads; one of
 // another dataset is not used. The same call gives the same prompts. Error: an unknown dataset, a
-// bad file, a prompt longer than the model's positions.
+// bad file, a prompt longer than the model's positions. `progress` hears of each row that is tokenized; it may throw.
 CellPrompts cell_prompts(const Workload& workload, const std::string& model, const ModelSpec& spec,
-                         const std::string& data);
+                         const std::string& data,
+                         const std::function<void(double, const std::string&)>& progress = {});
 
 // The dataset that the rows of a file are of. Error: a bad file.
 std::string dataset_of(const std::string& data);
@@ -92,6 +94,10 @@ Priming priming(const CellPrompt& prompt, const CacheState& cache);
 // What the prompt then must compute, jump over and find, by the definition of the mode alone.
 Counters expected_counters(const std::vector<Tokens>& prompt, const Mode& mode,
                            const Priming& primed);
+
+// Of them the tokens that the cache held and the mode took: those of a cached prefix, or of segments long enough to
+// reuse that are cached, their seams among them.
+int64_t found_tokens(const std::vector<Tokens>& prompt, const Mode& mode, const Priming& primed);
 
 // "" where they agree, else the first that differs: "seam is 24, the cell's plan says 32".
 std::string difference(const Counters& counted, const Counters& expected);
