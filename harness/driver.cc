@@ -9,6 +9,7 @@
 #include <new>
 
 #include "core/check.h"
+#include "harness/model_choice.h"
 #include "kernels/device.h"
 #include "models/model.h"
 
@@ -52,6 +53,14 @@ bool matches(const std::string& pattern, const std::string& tag) {
   return tag == pattern;
 }
 
+// Whether `words` stand in `text`, whole: H20 does not in H200.
+bool holds_words(const std::string& text, const std::string& words) {
+  const auto inside = [&](size_t i) { return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])); };
+  for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1))
+    if (words.empty() || ((at == 0 || !inside(at - 1)) && !inside(at + words.size()))) return true;
+  return false;
+}
+
 // "" where an expectation is of this subject, else of what it is.
 std::string other_subject(const Expectation& e, const Subject& subject) {
   const auto same = [](char a, char b) {
@@ -59,7 +68,7 @@ std::string other_subject(const Expectation& e, const Subject& subject) {
   };
   const std::string &name = subject.model, &wanted = e.only_model;
   if (!wanted.empty() && !std::equal(name.begin(), name.end(), wanted.begin(), wanted.end(), same)) return wanted;
-  return subject.gpu.find(e.only_gpu) == std::string::npos ? e.only_gpu : "";
+  return holds_words(subject.gpu, e.only_gpu) ? "" : e.only_gpu;
 }
 
 // One check an expectation; a pattern is judged by its worst value, which the check names.
@@ -137,9 +146,10 @@ std::string backend_of(const SuiteCase& suite_case, const DriverContext& context
 
 Subject subject_of(const SuiteCase& suite_case, const DriverContext& context) {
   Subject subject;
-  const std::string model = context.model.empty() ? text_parameter(suite_case, "model") : context.model;
+  std::string model = context.model.empty() ? text_parameter(suite_case, "model") : context.model;
+  if (model.empty()) model = kDefaultModel;
   try {
-    if (!model.empty()) subject.model = spec_of(model).name;
+    subject.model = spec_of(model).name;
   } catch (const Error&) {  // the case itself says what is wrong with it
   }
   if (!backend_of(suite_case, context).starts_with("cuda")) return subject;

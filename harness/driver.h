@@ -47,7 +47,7 @@ std::string backend_of(const SuiteCase& suite_case, const DriverContext& context
 
 // What a case runs on, as far as expectations ask.
 struct Subject {
-  std::string model;  // its name, such as qwen3.5-35b-a3b; empty: no model, or one that is none
+  std::string model;  // its name, such as qwen3.5-35b-a3b; the default's where the case names none; empty: none such
   std::string gpu;    // "NVIDIA H200"; empty: the backend uses none
 };
 Subject subject_of(const SuiteCase& suite_case, const DriverContext& context);

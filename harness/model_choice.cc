@@ -7,7 +7,7 @@
 namespace hypic {
 
 ModelChoice read_model_choice(Parameters& parameters, const DriverContext& context) {
-  ModelChoice choice{parameters.text("model", "random:qwen3.5-tiny"), parameters.text("backend", "cpu")};
+  ModelChoice choice{parameters.text("model", kDefaultModel), parameters.text("backend", "cpu")};
   if (!context.model.empty()) choice.model = context.model;
   if (!context.backend.empty()) choice.backend = context.backend;
   make_backend(choice.backend);

@@ -16,7 +16,9 @@ struct ModelChoice {
   std::string model, backend;
 };
 
-// The parameters model (random:qwen3.5-tiny) and backend (cpu), unless the context names others.
+inline constexpr char kDefaultModel[] = "random:qwen3.5-tiny";
+
+// The parameters model (kDefaultModel) and backend (cpu), unless the context names others.
 // Error: unknown backend.
 ModelChoice read_model_choice(Parameters& parameters, const DriverContext& context);
 

@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -82,6 +84,19 @@ TEST(Runner, WhatGoesWrongOnTheWayHasItsVerdict) {
   EXPECT_EQ(verdict([](const ProgressFn&) -> Result { fail("bad file"); }), Verdict::invalid);
   EXPECT_EQ(verdict([](const ProgressFn&) -> Result { throw std::bad_alloc(); }), Verdict::invalid);
   EXPECT_EQ(verdict([](const ProgressFn&) -> Result { HYPIC_CHECK(false); }), Verdict::fail);
+}
+
+TEST(Runner, WithoutAFolderForTemporaryFilesASoakIsInvalid) {
+  const char* set = getenv("TMPDIR");
+  const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
+  setenv("TMPDIR", "/no/such/folder", 1);
+  SuiteCase suite_case;
+  suite_case.driver = "soak";
+  suite_case.parameters = {{"seconds", 1}};
+  const Result result = run_one(suite_case);
+  before ? setenv("TMPDIR", before->c_str(), 1) : unsetenv("TMPDIR");
+  EXPECT_EQ(result.verdict, Verdict::invalid);
+  EXPECT_EQ(result.why, "no folder for temporary files, such as TMPDIR names: No such file or directory");
 }
 
 TEST(Runner, BadParametersAreFoundBeforeAnythingRuns) {
@@ -168,6 +183,10 @@ TEST(Runner, ExpectationsOfOthersAreNotJudged) {
   const Result elsewhere = judged({"qwen3.5-35b-a3b", "NVIDIA H20"});
   EXPECT_EQ(elsewhere.verdict, Verdict::pass);
   EXPECT_EQ(elsewhere.why, "1 expectation holds; 1 is asked of H200 alone");
+  suite_case.expectations[0].only_gpu = "H20";
+  EXPECT_EQ(judged({"qwen3.5-35b-a3b", "NVIDIA H200"}).checks.size(), 1u);
+  for (const char* gpu : {"NVIDIA H20", "NVIDIA H20-3e", "H20"})
+    EXPECT_EQ(judged({"qwen3.5-35b-a3b", gpu}).verdict, Verdict::fail) << gpu;
   EXPECT_EQ(judged({}).verdict, Verdict::pass);
 }
 
@@ -178,7 +197,7 @@ TEST(Runner, SubjectsFollowWhatTheCommandReplaces) {
   const Subject replaced = subject_of(suite_case, {.model = "random:ring-mini-linear-2.0", .backend = "cpu"});
   EXPECT_EQ(replaced.model, "ring-mini-linear-2.0");
   EXPECT_EQ(replaced.gpu, "");
-  EXPECT_EQ(subject_of({}, {}).model, "");
+  EXPECT_EQ(subject_of({}, {}).model, "qwen3.5-tiny");  // what drivers take
 }
 
 TEST(Runner, SaysHowFarALongCaseIs) {

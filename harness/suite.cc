@@ -1,13 +1,16 @@
 #include "harness/suite.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "core/check.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "harness/driver.h"
+#include "models/spec.h"
 
 namespace hypic {
 namespace {
@@ -16,6 +19,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxSuite = 16 << 20;
 constexpr size_t kMaxCases = 1000;
+constexpr double kMaxSeconds = 1e7;  // of a case: four months
 
 // An object with only the given keys; a place is "suites/quick.json: cases[2]".
 void check_object(const json& object, const std::string& place, const std::set<std::string>& keys) {
@@ -69,6 +73,27 @@ Expectation parse_expectation(const json& object, const std::string& place) {
   return e;
 }
 
+// What is asked of a model that there is not is never asked. A model is a named one, or the case's own folder.
+void check_models(const SuiteCase& c, const std::string& place) {
+  const auto lower = [](std::string text) {
+    for (char& x : text) x = static_cast<char>(std::tolower(static_cast<unsigned char>(x)));
+    return text;
+  };
+  const auto model = c.parameters.find("model");
+  const std::string folder = model != c.parameters.end() && model->is_string()
+                                 ? std::filesystem::path(model->get<std::string>()).lexically_normal().filename()
+                                 : "";
+  for (size_t i = 0; i < c.expectations.size(); ++i) {
+    const std::string name = lower(c.expectations[i].only_model);
+    if (name.empty() || name == lower(folder)) continue;
+    try {
+      spec_named(name);
+    } catch (const Error& error) {
+      fail(place, ".expect[", i, "].only_model: ", error.what());
+    }
+  }
+}
+
 SuiteCase parse_case(const json& object, const std::string& place) {
   check_object(object, place, {"name", "driver", "note", "seconds", "gpu_seconds", "parameters", "expect"});
   SuiteCase c;
@@ -81,6 +106,7 @@ SuiteCase parse_case(const json& object, const std::string& place) {
        {std::pair{"seconds", &SuiteCase::seconds}, {"gpu_seconds", &SuiteCase::gpu_seconds}}) {
     c.*member = number(object, key, place, 0);
     require(c.*member >= 0, place, ".", key, ": is negative");
+    require(c.*member <= kMaxSeconds, place, ".", key, ": must be at most ", kMaxSeconds, ", is ", c.*member);
   }
   std::string known;
   for (const Driver& driver : drivers()) known += str(known.empty() ? "" : ", ", driver.name);
@@ -97,6 +123,7 @@ SuiteCase parse_case(const json& object, const std::string& place) {
     for (size_t i = 0; i < object["expect"].size(); ++i)
       c.expectations.push_back(
           parse_expectation(object["expect"][i], str(place, ".expect[", i, "]")));
+    check_models(c, place);
   }
   return c;
 }

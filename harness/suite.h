@@ -18,7 +18,7 @@ struct Expectation {
   std::string source;  // where the expectation comes from
   // Of these alone; elsewhere the value is shown and not judged. Empty: of any.
   std::string only_model;  // a model's name, whatever its case: qwen3.5-35b-a3b
-  std::string only_gpu;    // part of the GPU's name: H200
+  std::string only_gpu;    // whole words of the GPU's name: H200
 };
 
 struct SuiteCase {

@@ -74,6 +74,15 @@ TEST(Suite, RefusesWithFilePlaceAndReason) {
   EXPECT_EQ(refusal(one_case(R"(, "expect": [{"tag": "x", "relation": "<", "value": 1, "only_gpu": 1}])")),
             ": cases[0].expect[0].only_gpu: must be a string, is number");
   EXPECT_EQ(refusal(one_case(R"(, "seconds": -1)")), ": cases[0].seconds: is negative");
+  EXPECT_EQ(refusal(one_case(R"(, "seconds": 1e30)")), ": cases[0].seconds: must be at most 1e+07, is 1e+30");
+  const auto only = [](const char* model, const char* rest) {
+    return one_case(
+        str(R"(, "expect": [{"tag": "x", "relation": "<", "value": 1, "only_model": ")", model, "\"}]", rest));
+  };
+  EXPECT_TRUE(refusal(only("qwen3.5-35b-a3c", ""))
+                  .starts_with(": cases[0].expect[0].only_model: unknown model \"qwen3.5-35b-a3c\"; known: "));
+  EXPECT_EQ(refusal(only("Qwen3.5-35B-A3B", "")), "accepted");
+  EXPECT_EQ(refusal(only("mine", R"(, "parameters": {"model": "/models/Mine"})")), "accepted");
   EXPECT_THROW(load_suite("no/such.json"), Error);
 }
 

@@ -31,6 +31,11 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
           "a page and a forward need at least one token");
   require(pools.state_slots >= 0 && pools.operator_slots >= 0 && pools.pages >= 0,
           "pools cannot be negative");
+  constexpr int64_t kMostSlots = std::numeric_limits<int32_t>::max(), kMostTokens = int64_t{1} << 40;
+  require(std::max({pools.state_slots, pools.operator_slots, pools.pages}) <= kMostSlots &&
+              pools.pages <= kMostTokens / pools.page_size,
+          "pools of ", pools.state_slots, " state slots, ", pools.operator_slots, " operator slots and ", pools.pages,
+          " pages of ", pools.page_size, " tokens are too large");
   const Backend& backend = model.backend();
   const MemoryNeed need = memory_need(model.spec(), backend.compute_dtype(), backend.state_dtype(),
                                       pools, options.max_rows);
@@ -293,12 +298,30 @@ void Engine::require_room(const std::vector<Request>& requests, const Mode& mode
     if (total > model_.spec().max_positions) return;  // for admit to refuse
   }
   if (options_.faults.hits_not_pinned) return;
+  if (mode.reuse == Reuse::prefix && pages > pools.pages) pages -= shared_pages(requests);
   for (const auto& [what, needed, there] : {std::tuple{"state slots", states, pools.state_slots},
                                             {"operator slots", static_cast<int64_t>(reused.size()), pools.operator_slots},
                                             {"K, V pages", pages, pools.pages}})
     if (needed > there)
       throw OutOfMemory(str(needed, " ", what, " are needed, there are ", there,
                             "; raise the pool or run fewer requests at once"));
+}
+
+// Pages that the requests of a batch need not have of their own, for they start from the same cached prefixes.
+int64_t Engine::shared_pages(const std::vector<Request>& requests) const {
+  int64_t shared = 0;
+  std::set<Sha256::Digest> counted;
+  for (const Request& request : requests) {
+    if (request.segments.empty()) continue;
+    const auto prefixes = cache_.prefixes(std::span(request.segments).first(request.segments.size() - 1));
+    const auto longest = std::find_if(prefixes.rbegin(), prefixes.rend(),
+                                      [&](const SegmentCache::Prefix& prefix) { return cache_.has_prefix(prefix); });
+    if (longest == prefixes.rend()) continue;
+    const auto length = static_cast<int64_t>(longest->length);
+    shared += length / options_.pools.page_size;
+    if (counted.insert(longest->key).second) shared -= pages_for(length, options_.pools.page_size);
+  }
+  return shared;
 }
 
 void Engine::check_tokens(const Tokens& tokens) const {
@@ -481,7 +504,7 @@ void Engine::store_prefixes(Batch& batch) {
     while (!r.snapshots.empty()) {
       const auto [which, state] = r.snapshots.back();
       const SegmentCache::Prefix& prefix = r.prefixes[which];
-      const int64_t held = pages_for(static_cast<int64_t>(prefix.tokens.size()), options_.pools.page_size);
+      const int64_t held = pages_for(static_cast<int64_t>(prefix.length), options_.pools.page_size);
       std::vector<int32_t> shared(r.pages.begin(), r.pages.begin() + held);
       for (const int32_t page : shared) pages_.share(page);
       r.snapshots.pop_back();

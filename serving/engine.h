@@ -110,6 +110,7 @@ class Engine {
   PlanInput plan_input(const Mode& mode) const;
   void check_tokens(const Tokens& tokens) const;
   void require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const;
+  int64_t shared_pages(const std::vector<Request>& requests) const;
   void admit(const Request& request, bool keep_state, Batch& batch);
   int32_t residue_for(const Tokens& tokens, int32_t position, bool warm,
                       std::vector<SegmentCache::Pin>& pins, Batch& batch);

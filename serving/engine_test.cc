@@ -426,6 +426,14 @@ TEST(Engine, RefusesBadRequestsAndKeepsNothingOfThem) {
   refused({random_tokens(40, 1), random_tokens(60, 2)}, "K, V page");
 }
 
+TEST(Engine, RefusesPoolsBeyondAllMeasure) {
+  for (const int64_t many : {int64_t{1} << 31, int64_t{1} << 52, int64_t{1} << 60, INT64_MAX})
+    for (const PoolSizes& pools : {PoolSizes{.state_slots = 2, .operator_slots = 2, .pages = many, .page_size = 16},
+                                   PoolSizes{.state_slots = many, .operator_slots = 2, .pages = 2, .page_size = 16},
+                                   PoolSizes{.state_slots = 2, .operator_slots = many, .pages = 2, .page_size = 16}})
+      EXPECT_THROW(Fixture({.pools = pools}), Error) << many;
+}
+
 // The same laws for every architecture, on a small model of it.
 
 struct Small {

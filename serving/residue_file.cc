@@ -94,6 +94,12 @@ std::string header_bytes(const ResidueReader& expected, const ResidueHeader& hea
   return bytes.append(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
+// Since 1970; 0 where it is absurd.
+int64_t nanoseconds(const timespec& time) {
+  constexpr int64_t kLatest = int64_t{1} << 33;  // seconds; nanoseconds must not overflow
+  return time.tv_sec < 0 || time.tv_sec > kLatest ? 0 : time.tv_sec * kSecond + time.tv_nsec;
+}
+
 // Access time as it is, modification time in ns since 1970.
 class Times {
  public:
@@ -241,11 +247,17 @@ bool is_unfinished(const std::string& name) {
          all(number, [](unsigned char c) { return std::isdigit(c); });
 }
 
-int64_t time_of(const std::string& path) {
-  constexpr int64_t kLatest = int64_t{1} << 33;  // seconds; nanoseconds must not overflow
+bool is_abandoned(const std::string& path, int64_t now) {
+  constexpr int64_t kAbandoned = 3600 * kSecond;
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0 || info.st_mtim.tv_sec < 0 || info.st_mtim.tv_sec > kLatest) return 0;
-  return info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec;
+  if (!is_unfinished(std::filesystem::path(path).filename().string()) || lstat(path.c_str(), &info) != 0) return false;
+  const int64_t changed = nanoseconds(info.st_ctim);
+  return changed > 0 && now - changed > kAbandoned;
+}
+
+int64_t time_of(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 ? nanoseconds(info.st_mtim) : 0;
 }
 
 void set_time(const std::string& path, int64_t used) {

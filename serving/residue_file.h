@@ -52,6 +52,9 @@ void write_residue_file(const std::string& path, const ResidueReader& expected,
 
 // Whether a file's name is one that write_residue_file gives to what it has not finished.
 bool is_unfinished(const std::string& name);
+// Whether it is such a file, and nobody has touched it for an hour before `now` (ns since 1970): its writer died.
+// Judged by its ctime: its modification time is when the entry was last used, even while it is written.
+bool is_abandoned(const std::string& path, int64_t now);
 
 // The modification time of a file, as above; 0 where there is no such file, or it has an absurd one. Setting it is best
 // effort.

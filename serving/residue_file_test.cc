@@ -181,6 +181,23 @@ TEST(UnfinishedFiles, HaveNamesOfTheirOwn) {
   EXPECT_FALSE(is_unfinished("a.residue.part-1"));
 }
 
+// A writer that gives its file the time of an old entry is still at work.
+TEST_F(ResidueFiles, AreAbandonedByTheTimeOfTheirLastChange) {
+  const std::string part = str(folder_, "/", std::string(64, 'a'), "-kv.residue.part-1"), notes = folder_ + "/notes";
+  for (const std::string& file : {part, notes}) {
+    std::ofstream(file) << "x";
+    set_time(file, 1);
+  }
+  timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  const int64_t now = time.tv_sec * int64_t{1'000'000'000}, hour = int64_t{3600} * 1'000'000'000;
+  EXPECT_FALSE(is_abandoned(part, now));
+  EXPECT_FALSE(is_abandoned(part, now + hour / 2));
+  EXPECT_TRUE(is_abandoned(part, now + 2 * hour));
+  EXPECT_FALSE(is_abandoned(notes, now + 2 * hour));
+  EXPECT_FALSE(is_abandoned(part + "0", now + 2 * hour));
+}
+
 TEST_F(ResidueFiles, AFailedWriteLeavesNothing) {
   const std::string target = folder_ + "/folder";
   fs::create_directories(target + "/full");

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -34,6 +36,11 @@ std::vector<std::string> ResidueWriter::done() {
   return std::exchange(done_, {});
 }
 
+std::vector<std::string> ResidueWriter::not_removed() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(not_removed_, {});
+}
+
 void ResidueWriter::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
@@ -53,7 +60,10 @@ void ResidueWriter::run() {
     job = {};  // its memory is free before anybody hears of it
     lock.lock();
     busy_ = false;
-    if (reports) done_.push_back(std::move(outcome));
+    if (reports)
+      done_.push_back(std::move(outcome));
+    else if (!outcome.empty())
+      not_removed_.push_back(std::move(outcome));
     changed_.notify_all();
   }
 }
@@ -61,7 +71,7 @@ void ResidueWriter::run() {
 std::string ResidueWriter::perform(Job& job) {
   try {
     if (!job.residue) {
-      unlink(job.path.c_str());
+      require(unlink(job.path.c_str()) == 0 || errno == ENOENT, job.path, ": cannot remove: ", std::strerror(errno));
     } else if (job.path.empty()) {
       job.residue->bytes();
     } else {

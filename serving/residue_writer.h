@@ -38,6 +38,8 @@ class ResidueWriter {
   // What became of the jobs that are done since the last call, in the order in which they were pushed: empty, or why
   // it failed.
   std::vector<std::string> done();
+  // Why files that were to be removed since the last call are still there.
+  std::vector<std::string> not_removed();
   // Waits until nothing is left to do.
   void drain();
 
@@ -50,7 +52,7 @@ class ResidueWriter {
   std::mutex mutex_;  // of what follows, but for the thread
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // without a residue: a file to remove
-  std::vector<std::string> done_;
+  std::vector<std::string> done_, not_removed_;
   bool busy_ = false, ends_ = false;
   std::thread thread_;  // last: it uses all of these
 };

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <limits>
+#include <ranges>
 
 #include "core/check.h"
 
@@ -17,9 +18,8 @@ enum { kDevice, kHost, kDisk };  // tiers, from the top
 constexpr char kSuffix[] = ".residue";
 
 constexpr size_t kMaxWarnings = 100;
+constexpr int64_t kMostBytes = int64_t{1} << 62;  // of host memory: what is rounded up must not overflow
 constexpr size_t kMaxFiles = 1 << 20;  // of a folder, so that a scan ends
-// A half-written file of a process that died, in ns.
-constexpr int64_t kAbandoned = std::chrono::nanoseconds(std::chrono::hours(1)).count();
 
 int64_t now() {  // in ns since 1970
   using namespace std::chrono;
@@ -31,6 +31,8 @@ const CacheOptions& checked(const CacheOptions& options) {
           "byte limits of the segment cache cannot be negative");
   require(options.disk_folder.empty() || options.disk_bytes > 0,
           "a disk folder of the segment cache needs disk_bytes above 0");
+  require(options.queue_bytes <= kMostBytes - options.host_bytes, "host_bytes of ", options.host_bytes,
+          " and queue_bytes of ", options.queue_bytes, " are too much for the segment cache together");
   require(options.seen_keys > 0, "seen_keys must be above 0, is ", options.seen_keys);
   return options;
 }
@@ -114,8 +116,10 @@ std::vector<SegmentCache::Prefix> SegmentCache::prefixes(std::span<const Tokens>
   for (const Tokens& segment : segments) {
     hash.add(segment.data(), segment.size() * sizeof(int32_t));
     tokens.insert(tokens.end(), segment.begin(), segment.end());
-    all.push_back({tokens, Sha256(hash).add(static_cast<int64_t>(tokens.size())).digest()});
+    all.push_back({nullptr, tokens.size(), Sha256(hash).add(static_cast<int64_t>(tokens.size())).digest()});
   }
+  const auto prompt = std::make_shared<const Tokens>(std::move(tokens));
+  for (Prefix& prefix : all) prefix.prompt = prompt;
   return all;
 }
 
@@ -124,9 +128,10 @@ SegmentCache::Id SegmentCache::id(Part part, const Tokens& tokens, int32_t first
   return {part, key(tokens), first, tail};
 }
 
-SegmentCache::Entry* SegmentCache::lookup(const Id& id, const Tokens& tokens) const {
+SegmentCache::Entry* SegmentCache::lookup(const Id& id, std::span<const int32_t> tokens) const {
   const auto found = entries_.find(id);
-  return found != entries_.end() && found->second->tokens == tokens ? found->second.get() : nullptr;
+  const bool there = found != entries_.end() && std::ranges::equal(found->second->tokens, tokens);
+  return there ? found->second.get() : nullptr;
 }
 
 SegmentCache::ResiduePins SegmentCache::find_residue(const Tokens& tokens, int32_t first,
@@ -152,7 +157,7 @@ SegmentCache::ResiduePins SegmentCache::find_residue(const Tokens& tokens, int32
 std::optional<std::pair<size_t, SegmentCache::Pin>> SegmentCache::find_prefix(
     std::span<const Prefix> prefixes) {
   for (size_t i = prefixes.size(); i-- > 0;) {
-    Entry* entry = lookup({Part::prefix, prefixes[i].key}, prefixes[i].tokens);
+    Entry* entry = lookup({Part::prefix, prefixes[i].key}, prefixes[i].tokens());
     if (!entry) continue;
     Pin held = pin(*entry);
     const int from = entry->tier();
@@ -261,8 +266,7 @@ void SegmentCache::forget_if_gone(Entry& entry) {
 // In, out, and between the tiers.
 
 // A new entry; or an old one of a lower tier, whose copy there is no better.
-void SegmentCache::place(const Id& id, const Tokens& tokens, Placement placement,
-                         int32_t built_at) {
+void SegmentCache::place(const Id& id, std::span<const int32_t> tokens, Placement placement, int32_t built_at) {
   std::unique_ptr<Entry>& entry = entries_[id];
   if (entry) {
     unlist(*entry);
@@ -270,7 +274,7 @@ void SegmentCache::place(const Id& id, const Tokens& tokens, Placement placement
   } else {
     entry = std::make_unique<Entry>();
     entry->id = id;
-    entry->tokens = tokens;
+    entry->tokens.assign(tokens.begin(), tokens.end());
     entry->built_at = built_at;
     entry->used = tick();
   }
@@ -349,7 +353,7 @@ bool SegmentCache::insert_prefix(const Prefix& prefix, std::vector<int32_t> page
     throw;
   }
   if (fits) {
-    place(wanted, prefix.tokens, {std::move(pages), state}, 0);
+    place(wanted, prefix.tokens(), {std::move(pages), state}, 0);
     ++admitted_;
     return true;
   }
@@ -466,7 +470,7 @@ bool SegmentCache::send_down(Entry& entry, bool to_host) {
     if (form != sections) queued += bytes_of(form);
   }
   if (queued > 0 && queued_bytes_ > options_.queue_bytes - queued) return false;
-  if (file > 0 && !make_disk_room(file)) return false;
+  if (file > 0 && !make_disk_room(file, entry.used)) return false;
   if (!entry.host) {
     const auto download = [&] {
       return HostResidue::download(backend_, pools_, *arena_, entry.id.part, sections, entry.placement);
@@ -497,6 +501,7 @@ bool SegmentCache::send_down(Entry& entry, bool to_host) {
 // Books what has arrived since the last time.
 void SegmentCache::collect() {
   if (!writer_) return;
+  for (const std::string& failure : writer_->not_removed()) warn(failure);
   for (const std::string& failure : writer_->done()) {
     const UnderWay one = under_way_.front();
     under_way_.pop_front();
@@ -612,9 +617,17 @@ bool SegmentCache::wants_file(const Entry& entry) const {
   return !options_.disk_folder.empty() && entry.file_bytes == 0 && !entry.writing;
 }
 
-// The oldest files make room, those that are only being written among them. False where that is not enough.
-bool SegmentCache::make_disk_room(int64_t bytes) {
+// The oldest files make room, those that are only being written among them. False, and nothing is removed, where those
+// last used before `used` are not enough.
+bool SegmentCache::make_disk_room(int64_t bytes, int64_t used) {
   if (bytes > options_.disk_bytes) return false;
+  int64_t missing = disk_bytes_ + writing_bytes_ - (options_.disk_bytes - bytes);
+  for (const UnderWay& one : under_way_)
+    if (one.entry && one.entry->used < used) missing -= one.file_bytes;
+  for (auto file = on_disk_.begin(); missing > 0; ++file) {
+    if (file == on_disk_.end() || file->first >= used) return false;
+    missing -= file->second->file_bytes;
+  }
   while (disk_bytes_ + writing_bytes_ > options_.disk_bytes - bytes) {
     const auto older = [](const UnderWay& a, const UnderWay& b) {
       return a.entry && (!b.entry || a.entry->used < b.entry->used);
@@ -676,12 +689,12 @@ void SegmentCache::lose_file(Entry& entry) {
 void SegmentCache::persist() {
   if (options_.disk_folder.empty()) return;
   drain();
-  Order without_file;  // the oldest first, so that the latest stay where the disk is too small
+  Order without_file;
   for (const auto& [id, entry] : entries_)
     if (entry->file_bytes == 0) without_file[entry->used] = entry.get();
-  for (const auto& [used, entry] : without_file) {
+  for (const auto& [used, entry] : std::views::reverse(without_file)) {  // the latest first: the disk may be too small
     const int64_t bytes = file_bytes(*entry);
-    if (!make_disk_room(bytes)) continue;
+    if (!make_disk_room(bytes, used)) continue;
     drain();  // files that made room are gone before this one comes
     try {
       if (entry->host)
@@ -723,7 +736,7 @@ void SegmentCache::scan_folder() {
     const std::string path = files->path().string();
     const int64_t time = time_of(path);
     if (path.ends_with(kSuffix)) found.emplace_back(time, path);
-    if (is_unfinished(files->path().filename().string()) && now() - time > kAbandoned) fs::remove(path, error);
+    if (is_abandoned(path, now())) fs::remove(path, error);
   }
   std::sort(found.begin(), found.end());
   for (const auto& [time, path] : found) {
@@ -748,7 +761,7 @@ void SegmentCache::scan_folder() {
       warn(str(unusable.what(), "; ignored"));
     }
   }
-  make_disk_room(0);
+  make_disk_room(0, std::numeric_limits<int64_t>::max());
   drain();
 }
 

@@ -71,7 +71,7 @@ struct CacheUsage {
   int64_t admitted = 0,
           refused = 0;  // residues and snapshots stored; not stored, for whatever reason
   int64_t evicted = 0;  // entries that are gone for want of room
-  int64_t dropped = 0;  // moves down a tier that did not take place, for what was under way already left no room
+  int64_t dropped = 0;  // moves down a tier that did not take place: no room beside what is under way or was used later
   int64_t demoted = 0, promoted = 0;  // moves of entries down a tier; up to the device
   std::vector<std::string> warnings;  // the latest, a line each: files that were ignored
   int64_t warning_count = 0;          // all of them
@@ -120,10 +120,12 @@ class SegmentCache {
     explicit operator bool() const { return bool{kv} && bool{op}; }
   };
   ResiduePins find_residue(const Tokens& tokens, int32_t first, int32_t tail);
-  // The start of a prompt, with its key: of a long one the hash takes long.
+  // The start of a prompt, with its key: of a long one the hash takes long. Those of one prompt share its tokens.
   struct Prefix {
-    Tokens tokens;
+    std::shared_ptr<const Tokens> prompt;
+    size_t length;
     Sha256::Digest key;
+    std::span<const int32_t> tokens() const { return std::span(*prompt).first(length); }
   };
   // The prefixes that end with a segment, the shortest first; each token is hashed once.
   std::vector<Prefix> prefixes(std::span<const Tokens> segments) const;
@@ -134,6 +136,7 @@ class SegmentCache {
   // Whether it is cached in any tier. Not a use.
   bool has_residue(const Tokens& tokens, int32_t first, int32_t tail) const;
   bool has_prefix(const Tokens& tokens) const;
+  bool has_prefix(const Prefix& prefix) const { return lookup(Id{Part::prefix, prefix.key}, prefix.tokens()); }
 
   // Whether the admission rule stores it; notes that a request brought it.
   bool admits(const Tokens& segment) { return admits(Id{Part::kv, key(segment)}); }
@@ -198,7 +201,7 @@ class SegmentCache {
   Sha256::Digest key(const Tokens& tokens) const;
   bool admits(const Id& wanted);
   Id id(Part part, const Tokens& tokens, int32_t first = 0, int32_t tail = 0) const;
-  Entry* lookup(const Id& id, const Tokens& tokens) const;
+  Entry* lookup(const Id& id, std::span<const int32_t> tokens) const;
 
   int64_t tick();
   Pin pin(Entry& entry);
@@ -209,7 +212,7 @@ class SegmentCache {
   void count_kept(const Entry& entry, int32_t sign);
   void count_hit(int from);
 
-  void place(const Id& id, const Tokens& tokens, Placement placement, int32_t built_at);
+  void place(const Id& id, std::span<const int32_t> tokens, Placement placement, int32_t built_at);
   void enter_device(Entry& entry, Placement placement);
   bool promote(Entry& entry);
   void demote(Entry& entry);
@@ -225,7 +228,7 @@ class SegmentCache {
   bool fit(const Need& need);
   int64_t most_available(const Slots& slots) const;
   bool make_host_room(int64_t bytes);
-  bool make_disk_room(int64_t bytes);
+  bool make_disk_room(int64_t bytes, int64_t used);
   void renounce_file(UnderWay& one);
 
   std::string path_of(const Id& id) const;

@@ -576,6 +576,37 @@ TEST(SegmentCache, ARequestThatCannotFitIsRefusedInOneLineAndChangesNothing) {
 
 // Prefix snapshots.
 
+// A batch whose requests share a cached prefix needs its pages once.
+TEST(Prefixes, OfABatchCountOnce) {
+  const PoolSizes pools{.state_slots = 12, .operator_slots = 4, .pages = 12, .page_size = 16};
+  for (const int length : {128, 120}) {
+    Fixture f(with({}, pools));
+    const Tokens shared = tokens_of(length, 7), other = tokens_of(length, 8);
+    const auto ask = [](const Tokens& first, int seed) { return Request{{first, tokens_of(5, seed)}, 1}; };
+    f.engine.run({ask(shared, 1)}, mode_named("prefix"));
+    const RunResult both = f.engine.run({ask(shared, 2), ask(shared, 3)}, mode_named("prefix"));
+    EXPECT_EQ(both.counters.prefix, 2 * length);
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(both.responses[i].logits,
+                Fixture().engine.run({ask(shared, 2 + i)}, mode_named("full")).responses[0].logits);
+    EXPECT_THROW(f.engine.run({ask(shared, 2), ask(other, 3)}, mode_named("prefix")), OutOfMemory);
+    EXPECT_THROW(f.engine.run({ask(shared, 2), ask(shared, 3)}, mode_named("full")), OutOfMemory);
+    EXPECT_TRUE(f.engine.cache().has_prefix(shared));
+  }
+}
+
+TEST(Prefixes, OfAPromptShareItsTokens) {
+  Bare bare({});
+  const std::vector<Tokens> segments = {segment(0), segment(1), segment(2)};
+  const auto prefixes = bare.cache.prefixes(segments);
+  Tokens whole;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    whole.insert(whole.end(), segments[i].begin(), segments[i].end());
+    EXPECT_EQ(Tokens(prefixes[i].tokens().begin(), prefixes[i].tokens().end()), whole);
+    EXPECT_EQ(prefixes[i].prompt, prefixes[0].prompt);
+  }
+}
+
 TEST(Prefixes, AreEvictedLikeSegments) {
   const int64_t budget = [] {
     Fixture f;
@@ -848,6 +879,9 @@ TEST(Tiers, HalfWrittenAndForeignFilesAreNotTaken) {
   std::ofstream(folder.path() + "/notes.txt") << "mine";
   std::ofstream(folder.path() + "/x.residue") << std::string(500, 'x');
   std::ofstream(folder.path() + "/short.residue") << "8 bytes!";
+  const std::string recent = str(folder.path(), "/", std::string(64, 'a'), "-kv.residue.part-1");
+  std::ofstream(recent) << "of an entry that was last used long ago";
+  set_time(recent, 1);
   const std::string old_notes = folder.path() + "/a.residue.part-notes.txt";
   std::ofstream(old_notes) << "mine too";
   fs::last_write_time(old_notes, fs::file_time_type::clock::now() - std::chrono::hours(2));
@@ -856,11 +890,8 @@ TEST(Tiers, HalfWrittenAndForeignFilesAreNotTaken) {
     Fixture f(with(on_disk(folder)));
     EXPECT_EQ(f.usage().entries, 1);
     EXPECT_EQ(f.usage().warning_count, 3);
-    EXPECT_TRUE(fs::exists(part));  // somebody may be writing it
+    EXPECT_TRUE(fs::exists(part) && fs::exists(recent));  // somebody may be writing them
   }
-  fs::last_write_time(part, fs::file_time_type::clock::now() - std::chrono::hours(2));
-  Fixture f(with(on_disk(folder)));
-  EXPECT_FALSE(fs::exists(part));
   EXPECT_TRUE(fs::exists(folder.path() + "/notes.txt"));
   EXPECT_TRUE(fs::exists(folder.path() + "/x.residue"));
   EXPECT_TRUE(fs::exists(folder.path() + "/short.residue"));
@@ -915,6 +946,50 @@ TEST(Tiers, TheDiskKeepsTheLatest) {
   EXPECT_LE(f.usage().disk.total(), two / 2);
 }
 
+// Nothing that is older takes the place of a file, whether it was used since it was written or never.
+TEST(Tiers, TheLatestOfTheDiskStay) {
+  Folder folder;
+  int64_t one;
+  {
+    Fixture f(with(on_disk(folder)));
+    f.run({0});
+    f.engine.persist();
+    one = f.usage().disk.total();
+    f.engine.flush();
+  }
+  ASSERT_EQ(segment(0).size(), 18u);
+  for (const bool persists : {true, false}) {
+    {
+      Fixture f(with(on_disk(folder, one)));
+      f.run({0});
+      f.engine.persist();
+      f.engine.run({{{tokens_of(18, 7), question()}, 1}}, mode_named(kMode));
+      f.run({0});
+      if (persists)
+        f.engine.persist();
+      else
+        evict_all(f.engine);
+    }
+    Fixture f(with(on_disk(folder, one)));
+    EXPECT_TRUE(f.has(0)) << persists;
+    EXPECT_EQ(f.usage().entries, 2);
+    f.engine.flush();
+  }
+}
+
+TEST(Tiers, AFileThatCannotBeRemovedCostsAWarning) {
+  Folder folder;
+  Fixture f(with(on_disk(folder)));
+  f.run({0});
+  f.engine.persist();
+  const std::string file = folder.files()[0];
+  fs::remove(file);
+  fs::create_directories(file + "/full");  // in the way
+  f.engine.flush();
+  ASSERT_EQ(f.usage().warning_count, 1);
+  EXPECT_NE(f.usage().warnings[0].find(file + ": cannot remove: "), std::string::npos) << f.usage().warnings[0];
+}
+
 TEST(Tiers, ADiskThatFailsCostsWarningsOnly) {
   Folder folder;
   const std::string path = folder.path() + "/gone";
@@ -935,6 +1010,7 @@ TEST(Tiers, RefusesSettingsThatMakeNoSense) {
   std::ofstream(folder.path() + "/file") << "x";
   for (const CacheOptions& options :
        {CacheOptions{.budget_bytes = -1}, CacheOptions{.host_bytes = -1},
+        CacheOptions{.host_bytes = INT64_MAX}, CacheOptions{.host_bytes = INT64_MAX, .queue_bytes = INT64_MAX},
         CacheOptions{.disk_folder = folder.path()}, CacheOptions{.seen_keys = 0},
         CacheOptions{.disk_folder = folder.path() + "/file/x", .disk_bytes = 1}})
     EXPECT_THROW(Fixture{with(options)}, Error);

@@ -211,6 +211,9 @@ int main(int argc, char** argv) {
   } catch (const hypic::Error& error) {
     std::cerr << "hypic-bench: " << hypic::one_line(error.what()) << "\n";
     return 2;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "hypic-bench: out of memory\n";
+    return 3;
   } catch (const std::exception& error) {
     std::cerr << "hypic-bench: internal error, please report it: " << error.what() << "\n";
     return 3;

@@ -179,11 +179,12 @@ void experts(Context& c) {
 }
 
 // Sizes in whole pieces of 16 bytes, which kernels for tensor cores ask for: few rows an expert, and many, and that of
-// as many experts as occupy a GPU.
+// as many experts as occupy a GPU. Of thousands of rows each is wide, for chance makes the worst of many short rows
+// twice as far off as all together (rounded as kernels do, 40 wide: 5.8e-3, all 2.9e-3).
 void experts_aligned(Context& c) {
   experts_of(c, {{1, 8, 32, 72, 40}, {37, 4, 16, 64, 24}, {130, 2, 3, 136, 72}, {300, 1, 2, 64, 40},
-                 {129, 2, 4, 72, 136, false, Activation::relu2}, {3000, 2, 67, 72, 40},
-                 {6000, 1, 67, 40, 72, false, Activation::relu2}}, 8);
+                 {129, 2, 4, 72, 136, false, Activation::relu2}, {3000, 2, 67, 136, 40},
+                 {6000, 1, 67, 136, 72, false, Activation::relu2}}, 8);
 }
 
 void moe(Context& c) {

@@ -35,6 +35,9 @@ int main(int argc, char** argv) {
   } catch (const hypic::Error& error) {
     std::cerr << "hypic: " << hypic::one_line(error.what()) << "\n";
     return 2;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "hypic: out of memory\n";
+    return 3;
   } catch (const std::exception& error) {
     std::cerr << "hypic: internal error, please report it: " << error.what() << "\n";
     return 3;

@@ -60,7 +60,9 @@ double resident_mib() {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "hypic-soak-XXXXXX").string();
+    std::error_code error;
+    path_ = (std::filesystem::temp_directory_path(error) / "hypic-soak-XXXXXX").string();
+    require(!error, "no folder for temporary files, such as TMPDIR names: ", error.message());
     require(mkdtemp(path_.data()), path_, ": cannot make a folder for the disk tier");
   }
   ~ScratchFolder() {

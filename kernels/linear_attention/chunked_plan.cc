@@ -3,10 +3,18 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/check.h"
+
 namespace hypic::cuda {
 namespace {
 
 constexpr int ceil_of(int a, int b) { return (a + b - 1) / b; }
+
+// A number of works or blocks: an int, also rounded up.
+int counted(int64_t count) {
+  HYPIC_CHECK(count <= 1 << 30, count, " blocks");
+  return static_cast<int>(count);
+}
 
 constexpr int kPrepareBlocks = 3;  // of `prepare` that an SM holds
 
@@ -27,8 +35,11 @@ WalkPlan plan_walk(int sms, int chains, int op_steps, int heads, int dk, int dv,
   for (const Width& width : kWidths) {
     const int columns = width.columns;
     WalkPlan plan{.columns = columns, .v_parts = ceil_of(dv, columns), .t_parts = dense ? ceil_of(dk, columns) : 0};
-    plan.chain_works = chains * heads * plan.v_parts;
-    plan.op_works = op_steps * heads * (plan.v_parts + plan.t_parts);
+    const int64_t chain_works = int64_t{chains} * heads * plan.v_parts;
+    const int64_t op_works = int64_t{op_steps} * heads * (plan.v_parts + plan.t_parts);
+    counted(chain_works + op_works);
+    plan.chain_works = counted(chain_works);
+    plan.op_works = counted(op_works);
     plan.blocks = std::min(plan.works(), sms);
     if (plan.works() == 0) return plan;
     // A block takes as many works as any, of either kind.
@@ -48,13 +59,13 @@ JumpsPlan plan_jumps(int chains, int heads, int dv, bool dense) {
   return {
       .parts = parts,
       .cluster = dense && parts % 2 == 0 ? 2 : 1,  // clusters of 4 do not fill all GPUs: 132 SMs are in uneven groups
-      .blocks = chains * heads * parts};
+      .blocks = counted(int64_t{chains} * heads * parts)};
 }
 
 int plan_prepare_heads(int sms, int chunks, int Hk, int Hv) {
   const int group = Hv / Hk;
   for (int heads = group; heads > 1; --heads)
-    if (group % heads == 0 && chunks * (Hv / heads) >= kPrepareBlocks * sms) return heads;
+    if (group % heads == 0 && int64_t{chunks} * (Hv / heads) >= int64_t{kPrepareBlocks} * sms) return heads;
   return 1;
 }
 

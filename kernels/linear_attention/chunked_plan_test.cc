@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/check.h"
+
 namespace hypic::cuda {
 namespace {
 
@@ -73,6 +75,13 @@ TEST(ChunkedPlan, HeadsOfABlockDivideTheGroup) {
       }
   EXPECT_EQ(plan_prepare_heads(132, 512, 16, 32), 2);
   EXPECT_EQ(plan_prepare_heads(132, 8, 16, 32), 1);
+}
+
+TEST(ChunkedPlan, SizesBeyondAllMeasureAreRefused) {
+  EXPECT_EQ(plan_walk(132, 1 << 20, 0, 1 << 8, 128, 128, true).blocks, 132);
+  EXPECT_THROW(plan_walk(132, 1 << 20, 0, 1 << 20, 128, 128, true), InternalError);
+  EXPECT_THROW(plan_walk(132, 1 << 20, 1 << 20, 1 << 8, 128, 128, true), InternalError);
+  EXPECT_THROW(plan_jumps(1 << 20, 1 << 20, 128, true), InternalError);
 }
 
 }  // namespace

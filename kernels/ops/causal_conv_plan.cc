@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+
+#include "core/check.h"
 
 namespace hypic::cuda {
 namespace {
@@ -17,11 +20,14 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 ConvPlan plan_conv(const ConvShape& s) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  HYPIC_CHECK(s.rows <= kMost && s.pieces <= kMost && s.items <= kMost, s.rows, " rows of ", s.pieces, " pieces, ",
+              s.items, " items");
   const int64_t columns = ceil_div(s.pieces, kConvThreads);
   const auto blocks = [&](int rows) { return columns * ceil_div(s.rows, rows); };
   ConvPlan plan;
   plan.rows = kMaxConvRows;
-  while (plan.rows > kMinRows && blocks(plan.rows) < kBlocksPerSm * s.sms) plan.rows /= 2;
+  while (plan.rows > kMinRows && blocks(plan.rows) < int64_t{kBlocksPerSm} * s.sms) plan.rows /= 2;
   // Where steps are short a thread would wait for one window after another.
   while (plan.rows > kMinRows && plan.rows * s.items > 4 * s.rows) plan.rows /= 2;
   const auto items = static_cast<uint64_t>(ceil_div(s.items, std::max<int64_t>(s.chains, 1)) + 1);  // and the end

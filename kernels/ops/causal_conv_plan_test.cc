@@ -4,6 +4,8 @@
 
 #include <bit>
 
+#include "core/check.h"
+
 namespace hypic::cuda {
 namespace {
 
@@ -41,6 +43,13 @@ TEST(ConvPlan, SizesArePowersOfTwo) {
         EXPECT_LE(p.edge_items * p.edge_pieces, 1024);
         EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(p.edge_items)));
       }
+}
+
+TEST(ConvPlan, SizesBeyondAllMeasureAreRefused) {
+  EXPECT_EQ(plan(132, INT32_MAX, INT32_MAX, 1).rows, 4);
+  EXPECT_EQ(plan(INT32_MAX, 16, 1, 1).rows, 2);
+  EXPECT_THROW(plan(132, int64_t{1} << 60, 1, 1), InternalError);
+  EXPECT_THROW(plan(132, 16, int64_t{1} << 60, 1), InternalError);
 }
 
 }  // namespace

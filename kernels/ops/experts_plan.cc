@@ -35,6 +35,7 @@ ExpertsPlan plan_experts(int sms, int64_t R, int k, int E, int N, int I, bool ga
            (wide ? 2 : 1);
   };
   while (tile > 0 && blocks(tile) < sms) --tile;
+  if (tile == kExpertsTileCount && sms < 2) --tile;  // the wide one takes two SMs at a time
 
   plan.wide = tile == kExpertsTileCount;
   plan.tile = plan.wide ? 0 : tile;

@@ -66,6 +66,14 @@ TEST(ExpertsPlan, BlocksAreResident) {
       }
 }
 
+TEST(ExpertsPlan, OneSmTakesNoPairs) {
+  for (const int64_t R : {1, 576, 32768}) {
+    const ExpertsPlan plan = plan_experts(1, R, 8, 256, 2048, 512, true);
+    EXPECT_FALSE(plan.wide);
+    EXPECT_GE(std::min(plan.up_blocks, plan.down_blocks), 1);
+  }
+}
+
 TEST(ExpertsPlan, TilesSufficeForAnyRouting) {
   for (const int E : {1, 3, 8, 256, 1024})
     for (const int64_t R : {1, 2, 15, 17, 129, 577, 4096})
