@@ -39,7 +39,7 @@ struct PreparedCase {
 // one cannot be prepared.
 std::vector<PreparedCase> prepare_suite(const Suite& suite, const RunSettings& settings);
 
-// "about 230 s on an H200 by the suite"; "" where a case does not say how long it takes.
+// "about 147 s on an H200 by the suite"; "" where a case does not say how long it takes.
 std::string estimated(const Suite& suite, const std::vector<PreparedCase>& cases);
 
 // Error as of prepare_suite, and where `out` cannot be written or belongs to another run.

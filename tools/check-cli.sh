@@ -115,7 +115,7 @@ expect 2 "--data: needs --dataset" ttft $cell --data "$out/pred.jsonl" --out "$o
 printf '%s\n' '{"_id": "a", "dataset": "hotpotqa", "input": "Q?", "context": "Passage 1:\nOne.\nPassage 2:\nTwo.", "answers": ["no"]}' >"$out/rows.jsonl"
 expect 2 "rows of hotpotqa, not of triviaqa; without --data its tokens are random" \
   ttft --dataset triviaqa --rows 1 --data "$out/rows.jsonl" --out "$out/ttft"
-expect 0 "about 230 s on an H200 by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
+expect 0 "about 147 s on an H200 by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
 if [ -n "$bench" ]; then
   expect_of "$bench" 2 "--budget: must be a positive number of seconds, is nan" --backend cpu --budget nan
   expect_of "$bench" 2 "$out" --backend cpu --filter "^ceiling/copy" --replays 1 --json "$out"

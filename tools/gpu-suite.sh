@@ -82,7 +82,7 @@ bench() {
   done
 }
 
-# Every cell of the paper at full size, about four minutes a model.
+# Every cell of the paper at full size, some minutes a model.
 ttft() {
   for model in qwen3.5-35b-a3b ring-mini-linear-2.0; do
     step "ttft-$model" "$hypic" run suites/ttft.json --model "random:$model:7" --backend cuda --out "$out/ttft-$model"
