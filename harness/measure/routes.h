@@ -8,8 +8,6 @@
 
 #include "core/backend.h"
 #include "core/tap.h"
-#include "models/model.h"
-#include "serving/planner.h"
 
 namespace hypic {
 
@@ -23,9 +21,5 @@ class Routes : public Tap {
  private:
   Backend& backend_;
 };
-
-// Whether a prompt's rows go to other experts in one of two models of the same weights, as rounding decides where
-// scores nearly tie: what rounding may do to the logits is then not bounded.
-bool routed_otherwise(const Model& one, const Model& other, const Tokens& prompt);
 
 }  // namespace hypic
