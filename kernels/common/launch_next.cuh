@@ -19,14 +19,15 @@ __device__ inline void follow() {
 }
 
 template <class... Params, class... Args>
-void launch_next(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, cudaStream_t stream,
-                 Args&&... args) {
+void launch_next(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, int shared_bytes,
+                 cudaStream_t stream, Args&&... args) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;

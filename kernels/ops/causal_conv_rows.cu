@@ -350,10 +350,10 @@ void launch(const CausalConvArgs& args, const Heads<T>& heads, const Gates<T>& g
     launch_next("causal_conv, edges", edges_kernel<T, W>,
                 dim3(static_cast<unsigned>(ceil_div(pieces, plan.edge_pieces)),
                      static_cast<unsigned>(level.last - level.first)),
-                threads, stream, a, level.first);
+                threads, 0, stream, a, level.first);
   if (R == 0) return;
   launch_next("causal_conv, rows", plan.rows < 8 ? rows_kernel<T, W, false> : rows_kernel<T, W, true>,
-              dim3(static_cast<unsigned>(a.columns * ceil_div(R, plan.rows))), dim3(kConvThreads), stream, a);
+              dim3(static_cast<unsigned>(a.columns * ceil_div(R, plan.rows))), dim3(kConvThreads), 0, stream, a);
 }
 
 template <class T>

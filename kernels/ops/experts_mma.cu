@@ -258,7 +258,8 @@ void launch_product(const ProductArgs& args, int blocks, cudaStream_t stream) {
   const auto kernel = product_kernel<kTile, kProduct>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
         "experts, shared memory");
-  launch_next(kernel, dim3(static_cast<unsigned>(blocks)), S::kThreads, S::kSharedBytes, stream, args);
+  launch_next("experts, products", kernel, dim3(static_cast<unsigned>(blocks)), S::kThreads, S::kSharedBytes,
+              stream, args);
 }
 
 // Calls visit(std::integral_constant<int, tile>).

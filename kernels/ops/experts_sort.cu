@@ -250,13 +250,14 @@ void experts_sort(const Tensor& experts, int E, const ExpertsPlan& plan, const E
   }
   count_kernel<<<blocks, kExpertsSortThreads, sizeof(int32_t) * static_cast<size_t>(E), stream>>>(sort);
   check_launch("experts, sort");
-  launch_next(place_kernel, blocks, kExpertsSortThreads, static_cast<int>(place_bytes(E)), stream, sort);
+  launch_next("experts, sort", place_kernel, blocks, kExpertsSortThreads, static_cast<int>(place_bytes(E)),
+              stream, sort);
 }
 
 void experts_combine(const __nv_bfloat16* outputs, const Tensor& weights, const Tensor& out, cudaStream_t stream) {
   const auto N = static_cast<int>(out[1]);
   const dim3 blocks(static_cast<unsigned>(out[0]), static_cast<unsigned>(ceil_div(N, kCombineThreads * 8)));
-  launch_next(combine_kernel, blocks, kCombineThreads, 0, stream,
+  launch_next("experts, sum", combine_kernel, blocks, kCombineThreads, 0, stream,
               CombineArgs{outputs, view<float>(weights), static_cast<int>(weights[1]), N, view<__nv_bfloat16>(out)});
 }
 

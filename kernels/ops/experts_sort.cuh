@@ -1,38 +1,12 @@
-// What comes before and after the products of `experts` on the tensor cores, and how such kernels follow one another.
+// What comes before and after the products of `experts` on the tensor cores.
 #pragma once
 
-#include <type_traits>
-
 #include "core/backend.h"
-#include "kernels/common/cuda.cuh"
+#include "kernels/common/launch_next.cuh"
 #include "kernels/common/view.cuh"
 #include "kernels/ops/experts_plan.h"
 
 namespace hypic::cuda {
-
-// A kernel that launch_next started: lets the next one of the chain take its place already, and waits until those
-// before it are done and their memory can be seen.
-__device__ inline void follow() {
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-}
-
-// Launches a kernel that calls follow(), for the time of a launch counts where rows are few.
-template <class... Args>
-void launch_next(void (*kernel)(Args...), dim3 blocks, int threads, int shared_bytes, cudaStream_t stream,
-                 const std::type_identity_t<Args>&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, args...), "experts, launch");
-}
 
 struct ExpertsSizes {
   int64_t R;

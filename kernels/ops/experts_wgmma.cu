@@ -353,7 +353,8 @@ void launch_product(const CUtensorMap& weights, const CUtensorMap& pairs, const 
   const auto kernel = product_kernel<kProduct>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::kSharedBytes),
         "experts, shared memory");
-  launch_next(kernel, dim3(static_cast<unsigned>(blocks)), kThreads, Wide::kSharedBytes, stream, weights, pairs, args);
+  launch_next("experts, products", kernel, dim3(static_cast<unsigned>(blocks)), kThreads, Wide::kSharedBytes,
+              stream, weights, pairs, args);
 }
 
 }  // namespace

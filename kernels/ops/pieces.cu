@@ -61,7 +61,7 @@ void for_each_piece(const Shape& shape, cudaStream_t stream, const char* name, c
   const unsigned y = kThreads / x;
   launch_next(name, pieces_kernel<Body>,
               dim3(static_cast<unsigned>(ceil_div(shape.R, kRows * y)), static_cast<unsigned>(ceil_div(row, x))),
-              dim3(x, y), stream, shape, body);
+              dim3(x, y), 0, stream, shape, body);
 }
 
 struct Pair {
@@ -266,7 +266,7 @@ void add_rms_norm_pieces(const AddRmsNormArgs& a, cudaStream_t stream) {
   if (R == 0) return;
   const auto launch = [&]<int kWarps, int kLanePieces>() {
     launch_next("add_rms_norm", add_rms_norm_kernel<kWarps, kLanePieces>,
-                dim3(static_cast<unsigned>(ceil_div(R, kThreads / 32 / kWarps))), dim3(kThreads), stream,
+                dim3(static_cast<unsigned>(ceil_div(R, kThreads / 32 / kWarps))), dim3(kThreads), 0, stream,
                 view<bf16>(a.residual), view<bf16>(a.update), static_cast<const bf16*>(a.weight.data),
                 view<bf16>(a.out), R, pieces, static_cast<float>(a.scale), a.plus_one ? 1.0f : 0.0f,
                 static_cast<float>(a.eps));
@@ -295,7 +295,7 @@ void gated_norm_pieces(const GatedNormArgs& a, cudaStream_t stream) {
   if (vectors == 0) return;
   const auto launch = [&]<int kLanes>(std::integral_constant<int, kLanes>) {
     launch_next("gated_norm", gated_norm_kernel<kLanes>,
-                dim3(static_cast<unsigned>(ceil_div(vectors, kRows * kThreads / kLanes))), dim3(kThreads), stream,
+                dim3(static_cast<unsigned>(ceil_div(vectors, kRows * kThreads / kLanes))), dim3(kThreads), 0, stream,
                 view<bf16>(a.x), view<bf16>(a.gate), static_cast<const bf16*>(a.weight.data),
                 a.weight.rank == 2 ? shape.D * kPiece : 0, view<bf16>(a.out), shape.R, shape.H,
                 static_cast<float>(a.eps), static_cast<int>(a.activation), a.gate_first);

@@ -148,7 +148,7 @@ void qk_norm_append_heads(const QkNormAppendArgs& a, const TableUpload& table, c
                      .table = table.device()};
   const auto launch = [&]<int kLanes>(std::integral_constant<int, kLanes>) {
     launch_next("qk_norm_append", heads_kernel<kLanes>,
-                dim3(static_cast<unsigned>(ceil_div(vectors, kVectors * kThreads / kLanes))), dim3(kThreads), stream,
+                dim3(static_cast<unsigned>(ceil_div(vectors, kVectors * kThreads / kLanes))), dim3(kThreads), 0, stream,
                 args);
   };
   if (D == 64) return launch(std::integral_constant<int, 8>{});

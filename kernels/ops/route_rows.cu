@@ -164,8 +164,8 @@ void route_rows(const RouteArgs& a, cudaStream_t stream) {
                      .experts = {a.experts.as<int32_t>(), a.experts.stride[0], 0, 1},
                      .weights = view<float>(a.weights)};
   const auto launch = [&](auto kernel) {
-    launch_next("route", kernel, dim3(static_cast<unsigned>(ceil_div(args.R, kWarps))), dim3(32 * kWarps), stream,
-                args);
+    launch_next("route", kernel, dim3(static_cast<unsigned>(ceil_div(args.R, kWarps))), dim3(32 * kWarps), 0,
+                stream, args);
   };
   switch (each) {
     case 1: return launch(route_kernel<1>);
