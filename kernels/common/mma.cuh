@@ -80,6 +80,11 @@ __device__ inline void stmatrix_x4_trans(uint32_t address, const uint32_t (&r)[4
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
+// Two matrices: lanes 0 … 15 have the addresses of rows.
+__device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
+               : "memory");
+}
 
 // All threads of the block, from wherever they are.
 __device__ inline void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }

@@ -161,6 +161,18 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 __device__ inline void barrier_arrive_expect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// At the barrier of the same place in block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(barrier), "r"(rank)
+      : "memory");
+}
+// One of the barrier's arrivals, when all cp.async of this thread so far have come in.
+__device__ inline void barrier_arrive_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Until the phase of this parity has ended; the phase before the first one counts as ended, with parity 1.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -168,6 +180,13 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;}" ::"r"(barrier), "r"(parity)
       : "memory");
+}
+
+// This block's number in its cluster.
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
 }
 
 // Hardware barrier `id` (0 is __syncthreads) of `threads` threads, of which some may only arrive.

@@ -152,8 +152,8 @@ __device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, 
       if (kDelta && multiplies(items[n]))
         for (int half = 0; half < L::kHalves; ++half, slot.next()) {
           const uint32_t full = base + L::kFullT + slot.at * 8;
-          mbarrier_wait(base + L::kEmptyT + slot.at * 8, slot.parity ^ 1);
-          if (thread == 0) mbarrier_expect(full, 64 * kDk * 4);
+          barrier_wait(base + L::kEmptyT + slot.at * 8, slot.parity ^ 1);
+          if (thread == 0) barrier_arrive_expect(full, 64 * kDk * 4);
           if (lane < rows)
             bulk_copy(base + L::kT + slot.at * L::kSlot + T_row * L::kPitch,
                       p.T + (head * kDk + 64 * half + T_row) * kDk, kDk * 4, full, blocks);
@@ -161,12 +161,12 @@ __device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, 
         }
       const float* from = p.U + (head * kDk + row) * p.dv + w.column + chunk * 4;
       const uint32_t to = base + L::kU + stage.at * L::kStage + u_at(row, chunk);
-      mbarrier_wait(base + L::kEmptyU + stage.at * 8, stage.parity ^ 1);
+      barrier_wait(base + L::kEmptyU + stage.at * 8, stage.parity ^ 1);
       if (valid)
 #pragma unroll
         for (int i = 0; i < kDk / kRows; ++i, from += kRows * p.dv) cp_async_16(to + i * kRows * 128, from);
       if (thread == 0 && p.log_scale) cp_async_4(base + L::kScale + stage.at * 4, p.log_scale + head);
-      mbarrier_arrive_copied(base + L::kFullU + stage.at * 8);
+      barrier_arrive_copied(base + L::kFullU + stage.at * 8);
       stage.next();
     }
   });
@@ -248,7 +248,7 @@ class StateWarps {
         if (whole) stmatrix_x4_trans(at + L::kTile, rest);
     }
     if constexpr (kDelta)
-      if (whole) wgmma_publish();
+      if (whole) shared_fence();
   }
   // What follows needs the whole of S: anything but a step that changes it.
   __device__ static bool needs_whole(uint32_t next) { return (next & (kHasRows | kKeeps)) != (kHasRows | kKeeps); }
@@ -277,7 +277,7 @@ class StateWarps {
   }
   __device__ void begin_T() {
     if (warp_ / 4 > 0) slot_.next();
-    mbarrier_wait(shared_address(shared_) + L::kFullT + slot_.at * 8, slot_.parity);
+    barrier_wait(shared_address(shared_) + L::kFullT + slot_.at * 8, slot_.parity);
   }
   // A quarter of T's columns.
   template <int kQuarter>
@@ -294,7 +294,7 @@ class StateWarps {
   __device__ void end_T() {
     __syncwarp();
     const uint32_t lane = threadIdx.x % 32;
-    if (lane < cluster_size()) mbarrier_arrive(shared_address(shared_) + L::kEmptyT + slot_.at * 8, lane);
+    if (lane < cluster_size()) barrier_arrive_at(shared_address(shared_) + L::kEmptyT + slot_.at * 8, lane);
     slot_.next();
     if (warp_ / 4 + 1 < L::kHalves) slot_.next();
   }
@@ -338,7 +338,7 @@ class StateWarps {
   __device__ void multiply_T() {
     named_sync<kStateEverywhere, L::kStateThreads>();
     const uint32_t tile = shared_address(shared_) + L::kState;
-    wgmma_fence();
+    wgmma_begin();
 #pragma unroll
     for (int m = 0; m < kDk / 16; ++m) {
       const uint32_t at = tile + m / 4 * L::kAtom + m % 4 * 32;
@@ -352,7 +352,7 @@ class StateWarps {
   // The next U, turned, and what S is scaled by.
   __device__ void load_U(float (&u)[4][4], float& scale, bool transfer) {
     const uint32_t shared = shared_address(shared_);
-    mbarrier_wait(shared + L::kFullU + stage_.at * 8, stage_.parity);
+    barrier_wait(shared + L::kFullU + stage_.at * 8, stage_.parity);
     const char* const U = shared_ + L::kU + stage_.at * L::kStage + t_ % 2 * 8;
     scale =
         transfer && p_.log_scale ? expf(*reinterpret_cast<const float*>(shared_ + L::kScale + stage_.at * 4)) : 1.0f;
@@ -373,7 +373,7 @@ class StateWarps {
         u[j][2 * half + 1] = x.y;
       }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared + L::kEmptyU + stage_.at * 8);
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared + L::kEmptyU + stage_.at * 8);
     stage_.next();
   }
 
@@ -595,14 +595,14 @@ __global__ void __launch_bounds__(Jumps<kDelta, kDk>::kThreads, 1)
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < L::kSlots; ++slot) {
-      mbarrier_init(base + L::kFullT + slot * 8, 1);
-      mbarrier_init(base + L::kEmptyT + slot * 8, 4 * cluster_size());
+      barrier_init(base + L::kFullT + slot * 8, 1);
+      barrier_init(base + L::kEmptyT + slot * 8, 4 * cluster_size());
     }
     for (int stage = 0; stage < L::kStages; ++stage) {
-      mbarrier_init(base + L::kFullU + stage * 8, kJumpsCopyThreads);
-      mbarrier_init(base + L::kEmptyU + stage * 8, L::kStateWarps);
+      barrier_init(base + L::kFullU + stage * 8, kJumpsCopyThreads);
+      barrier_init(base + L::kEmptyU + stage * 8, L::kStateWarps);
     }
-    mbarrier_init_fence();
+    barrier_init_fence();
   }
   cluster_barrier();
   const int32_t head = static_cast<int32_t>(blockIdx.x) / parts;

@@ -240,7 +240,7 @@ class WalkWarps {
   }
   __device__ void publish() {
     if constexpr (kHasState) put(base() + Shared::kState + kGroup * Shared::kAtom, warp_ % 4, S_);
-    wgmma_publish();
+    shared_fence();
   }
 
   __device__ void run_span(const WalkWork& w) {
@@ -305,7 +305,7 @@ class WalkWarps {
       for (int m = 0; m < kDk / 16; ++m)
         tile_.m_by_k(a[m], at + (kMakesO ? Shared::kQ : Shared::kK) + m / 4 * Shared::kPart, warp_ % 4, m % 4);
       const uint32_t s = base() + Shared::kState + kColumn * 128;
-      wgmma_fence();
+      wgmma_begin();
 #pragma unroll
       for (int m = 0; m < kDk / 16; ++m)
         wgmma<kWidth>(x, a[m], wgmma_tile(s + m / 4 * Shared::kAtom + m % 4 * 32), m > 0);
@@ -320,7 +320,7 @@ class WalkWarps {
     const auto v = [&](int n, int half) {
       return unpack_bf16(*reinterpret_cast<const uint32_t*>(V + n / 2 * kSliceBytes + slice_at(row + 8 * half, n % 2)));
     };
-    if constexpr (kMultiplies) wgmma_wait();
+    if constexpr (kMultiplies) wgmma_wait<0>();
     if (kOutput || w.role != Role::T) {
       const Decaying decay(log_decay);
 #pragma unroll
@@ -348,7 +348,7 @@ class WalkWarps {
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[n][c] *= c < 2 ? low.z : high.z;
       put(base() + Shared::kYEnd + kColumn * 128, warp_ % 4, x);
-      wgmma_publish();
+      shared_fence();
     } else {
 #pragma unroll
       for (int n = 0; n < kWidth / 8; ++n)
@@ -365,7 +365,7 @@ class WalkWarps {
       for (int b = 0; b < kChunkRows / 16; ++b) tile_.m_by_k(M[b], at + Shared::kM, warp_ % 4, b);
     named_sync<1, kWalkThreads>();
 
-    wgmma_fence();
+    wgmma_begin();
     if constexpr (kHasState) {
 #pragma unroll
       for (int b = 0; b < kChunkRows / 16; ++b) wgmma<kN>(S_, z[b], wgmma_tile(base() + Shared::kYEnd + b * 32), true);
@@ -376,7 +376,7 @@ class WalkWarps {
       for (int b = 0; b < kChunkRows / 16; ++b) wgmma<kN>(x, M[b], wgmma_tile(base() + Shared::kY + b * 32), true);
       wgmma_commit();
     }
-    wgmma_wait();
+    wgmma_wait<0>();
     if constexpr (kMakesO) {
       // By way of V's place, whose rows no other warp reads any more: whole 16-byte pieces.
       const float skip = p_.skip ? p_.skip[w.h] : 0.0f;

@@ -1,20 +1,14 @@
-// What the walk over jumps takes from Hopper: mbarriers, bulk copies to all blocks of a cluster,
-// named barriers, and wgmma. Thin names for the PTX, as in kernels/common/mma.cuh.
+// What the walk over jumps takes from Hopper beside kernels/common/wgmma.cuh: clusters, bulk copies to all blocks of
+// one, named barriers, and products of registers with a tile. Thin names for the PTX.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/common/mma.cuh"
+#include "kernels/common/wgmma.cuh"
 
 namespace hypic::cuda {
 
 // ---- Clusters
 
-__device__ inline uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 __device__ inline uint32_t cluster_size() {
   uint32_t size;
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
@@ -23,44 +17,6 @@ __device__ inline uint32_t cluster_size() {
 // All threads of all blocks of the cluster.
 __device__ inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// ---- mbarriers, in shared memory
-
-__device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Makes initialised mbarriers visible to the cluster, and to bulk copies.
-__device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Arrives, and makes the phase wait for so many bytes of bulk copies.
-__device__ inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Arrives at the mbarrier of the same place in block `rank` of the cluster.
-__device__ inline void mbarrier_arrive(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{.reg .b32 remote;\n\t"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-__device__ inline void mbarrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives once all cp.async of this thread so far are over.
-__device__ inline void mbarrier_arrive_copied(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-// Until the phase of this parity is over.
-__device__ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{.reg .pred done;\n\t"
-      "again:\n\t"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-      "@!done bra again;}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
 }
 
 // ---- Bulk copies; addresses and bytes are multiples of 16
@@ -92,13 +48,6 @@ __device__ inline void named_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
-// ---- Matrices of 8 × 8 into shared memory, as stmatrix_x4_trans: lanes 0 … 15 have the addresses of rows
-
-__device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
-               : "memory");
-}
-
 // ---- Products
 
 // c += a · b, the k of 8: a[0] (g, 2t..), a[1] (g + 8, 2t..); b (k 2t.., n g).
@@ -108,16 +57,6 @@ __device__ inline void mma_bf16_k8(float (&c)[4], const uint32_t (&a)[2], uint32
       "%1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(b));
-}
-
-// This thread's writes to shared memory come before later reads by wgmma of whom a barrier tells.
-__device__ inline void wgmma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `kPending` groups are under way.
-template <int kPending = 0>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
 // Describes a tile [n][64 k] of bf16 at a multiple of 1024 bytes, rows of 128 bytes under

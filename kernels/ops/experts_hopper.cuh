@@ -94,12 +94,6 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
   return x;
 }
 
-// Like stmatrix_x4_trans, two matrices: lanes 0..15 give the rows.
-__device__ inline void stmatrix_x2_trans(uint32_t address, uint32_t r0, uint32_t r1) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
-               : "memory");
-}
-
 // ---- Products of a warpgroup
 
 // Rows of kRowBytes, 64 or 128, one after another from an address that is a multiple of 1024, chunks of 16 bytes placed
