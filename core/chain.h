@@ -68,6 +68,9 @@ struct ChainTable {
   std::vector<int32_t> positions;   // [R] absolute position of each row in its chain's prompt
   std::vector<int32_t> chain_of;    // [R]
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // [chains] What a chain computes, whatever run and forward it is in: a segment alone by a hash of its tokens, a
+  // request by its number in the batch. On the host, for who watches a forward; may be empty.
+  std::vector<uint64_t> labels;
 
   int32_t row_count() const { return static_cast<int32_t>(tokens.size()); }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/chain.h"
 #include "core/tensor.h"
 
 namespace hypic {
@@ -14,6 +15,17 @@ class Tap {
  public:
   virtual ~Tap() = default;
   virtual void see(const std::string& name, const Tensor& tensor) = 0;
+};
+
+// Stands between a router and its experts. Rounding, which differs from batch to batch, sends some rows of a mixture of
+// experts elsewhere, and what follows may then differ by any amount; two runs compare where one follows the other.
+class RouteHook {
+ public:
+  virtual ~RouteHook() = default;
+  // Before each forward of the prefill: its rows, in the order of the tensors below.
+  virtual void begin(const ChainTable& table) = 0;
+  // After routing: experts [R, k] i32, weights [R, k] state dtype, on the device; both may be overwritten.
+  virtual void routed(int layer, const Tensor& experts, const Tensor& weights) = 0;
 };
 
 // Called before and after each layer of a forward. Implementations only enqueue waits and sends: a residue

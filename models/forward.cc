@@ -34,6 +34,7 @@ class Pass {
     tap("embedding", residual_);
     for (int l = 0; l < spec_.layer_count(); ++l) {
       if (options_.hooks) options_.hooks->before(l);
+      layer_ = l;
       prefix_ = str("layers.", l, ".");
       layer(l);
       if (options_.tap) {  // only a watcher needs the sum before the next norm
@@ -170,24 +171,32 @@ class Pass {
       route_weights_ = state_rows(m.active);
       route_experts_ = Buffer(backend_, DType::i32, {R_, m.active});
     }
-    backend_.moe({.router = weight("moe.router"),
-                  .route = {.logits = route_logits_,
-                            .bias = m.bias ? weight("moe.bias") : Tensor(),
-                            .score = m.score,
-                            .groups = m.groups,
-                            .kept_groups = m.kept_groups,
-                            .renormalise = m.renormalise,
-                            .scale = m.scale,
-                            .experts = route_experts_,
-                            .weights = route_weights_},
-                  .experts = {.x = x,
-                              .experts = route_experts_,
-                              .weights = route_weights_,
-                              .up = weight("moe.up"),
-                              .down = weight("moe.down"),
-                              .gated = m.gated,
-                              .activation = m.activation,
-                              .out = update_}});
+    const MoeArgs args{.router = weight("moe.router"),
+                       .route = {.logits = route_logits_,
+                                 .bias = m.bias ? weight("moe.bias") : Tensor(),
+                                 .score = m.score,
+                                 .groups = m.groups,
+                                 .kept_groups = m.kept_groups,
+                                 .renormalise = m.renormalise,
+                                 .scale = m.scale,
+                                 .experts = route_experts_,
+                                 .weights = route_weights_},
+                       .experts = {.x = x,
+                                   .experts = route_experts_,
+                                   .weights = route_weights_,
+                                   .up = weight("moe.up"),
+                                   .down = weight("moe.down"),
+                                   .gated = m.gated,
+                                   .activation = m.activation,
+                                   .out = update_}};
+    if (options_.routes) {  // the steps of the composite
+      backend_.matmul({.x = x, .w = args.router, .out = route_logits_});
+      backend_.route(args.route);
+      options_.routes->routed(layer_, route_experts_, route_weights_);
+      backend_.experts(args.experts);
+    } else {
+      backend_.moe(args);
+    }
     tap_all("moe", {{"logits", route_logits_}, {"experts", route_experts_}, {"weights", route_weights_}});
     if (m.shared_inner == 0) return;
     if (!shared_) shared_ = activation(spec_.hidden);
@@ -399,6 +408,7 @@ class Pass {
   const ForwardOptions& options_;
   const int64_t R_;
   const Tensor tokens_, positions_, logit_rows_;
+  int layer_ = 0;
   std::string prefix_;
   double pending_ = 0;  // update_ waits to be added to the residual, times this
   Buffer residual_, normed_, update_, beside_;

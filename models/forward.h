@@ -11,6 +11,7 @@ namespace hypic {
 struct ForwardOptions {
   Tap* tap = nullptr;
   LayerHooks* hooks = nullptr;
+  RouteHook* routes = nullptr;
 };
 
 // Reads and writes the slots and pages that the table names. `logits` [logit rows, vocabulary],

@@ -524,7 +524,8 @@ void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batc
       const Stopwatch load(in(t == 0 ? batch.host : nullptr, &HostSeconds::load));
       return model_.backend().begin(table);
     };
-    enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks});
+    if (options.routes) options.routes->begin(table);
+    enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks, options.routes});
     std::vector<Running*> owners;
     for (int64_t i = 0; i < n; ++i) {
       Running& owner = *owners.emplace_back(&batch.running[plan.logit_owners[t][i]]);

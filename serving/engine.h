@@ -53,6 +53,7 @@ struct RunOptions {
   bool keep_state = false;  // fill Response::state_before_question
   Tap* tap = nullptr;
   LayerHooks* hooks = nullptr;
+  RouteHook* routes = nullptr;  // of the prefill
   bool host_times = false;  // fill RunResult::host
 };
 
@@ -85,7 +86,7 @@ class Engine {
                 const RunOptions& options = {});
 
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
-  // nothing else runs. Of the options tap and hooks count. Errors as above.
+  // nothing else runs. Of the options tap, hooks and routes count. Errors as above.
   Counters warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options = {});
 
   // Also while a request runs, from its tap or hooks: see SegmentCache.

@@ -24,6 +24,7 @@ struct ChainDraft {
   std::vector<PagedResidue> residues;
   std::vector<Draft> items;
   int32_t request = kNone;  // its last row's logits are wanted
+  uint64_t label = 0;
 
   void step(const Tokens& tokens, int32_t begin, int32_t end, int32_t start, bool keep = true,
             int32_t op = kNone) {
@@ -110,6 +111,7 @@ class Packer {
     }
     chain.residue_end = static_cast<int32_t>(t.residues.size());
     t.chains.push_back(chain);
+    t.labels.push_back(draft_->label);
   }
 
   void close_chain() {
@@ -156,6 +158,13 @@ class Packer {
   bool fresh_ = true;
 };
 
+// FNV-1a of a segment's tokens; the top bit keeps it apart from the numbers of requests.
+uint64_t label_of(const Tokens& tokens) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const int32_t token : tokens) hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3;
+  return hash | uint64_t{1} << 63;
+}
+
 class Planner {
  public:
   explicit Planner(const PlanInput& input) : in_(input), mode_(input.mode) {}
@@ -181,6 +190,7 @@ class Planner {
     draft.state = build.state;
     draft.fresh = !in_.faults.state_not_cleared;
     draft.pages = &residue.pages;
+    draft.label = label_of(build.tokens);
     if (in_.faults.built_in_context && index > 0) {
       const Residue& before = in_.residues[in_.builds[index - 1].residue];
       draft.level = static_cast<int32_t>(index);
@@ -207,6 +217,7 @@ class Planner {
     draft.own = request.prefix;
     draft.pages = &request.pages;
     draft.request = static_cast<int32_t>(index);
+    draft.label = index;
     plan_.counters.prefix += request.prefix;
     int32_t start = request.prefix, misses = 0;
     for (const PlanSegment& segment : request.segments) {

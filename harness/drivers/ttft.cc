@@ -1,18 +1,21 @@
 #include "harness/drivers/ttft.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <thread>
 #include <tuple>
 
 #include "core/check.h"
 #include "harness/measure/bootstrap.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/roofline.h"
+#include "harness/measure/routes.h"
 #include "harness/measure/tolerance.h"
 #include "harness/measure/workload.h"
 #include "harness/model_choice.h"
@@ -28,6 +31,7 @@ struct Settings {
   std::vector<std::pair<Workload, CellPrompts>> cells;
   std::vector<CellMode> modes;
   int64_t repeats = 0;
+  int64_t decode = 0;  // tokens after the first, to time a step of decoding; 0: not timed
   int32_t chunk = 0;
   uint64_t seed = 0;
   bench::Ceilings ceilings;
@@ -78,7 +82,9 @@ struct Row {
   std::vector<Plan> plans;      // by prompt
   std::vector<double> seconds;  // of each repeat and prompt, in the same order for all modes
   double gate = 0;              // cached against cold logits, in units of what is allowed
+  double moved = 0;             // there: rows that would have gone to other experts, the largest share of a prompt
   double touched = 0, load = 0;
+  double token = 0;  // seconds of one more token, median of kDecodes runs
   // Of one more run of the first prompt: by operation where the backend times them, on the host, in all.
   std::map<std::string, double> profile;
   HostSeconds host;
@@ -124,7 +130,7 @@ class CellRun {
         prompts_(prompts.prompts),
         label_(workload.label()),
         weights_(model.backend().memory_use().now),
-        engine_(model, engine_options(prompts.prompts, settings.modes, settings.chunk)),
+        engine_(model, with_room(engine_options(prompts.prompts, settings.modes, settings.chunk), settings.decode)),
         resting_(model.backend().memory_use().now),
         fence_(model.backend(), DType::i32, {1}) {
     model.backend().fill_zero(fence_);
@@ -169,6 +175,12 @@ class CellRun {
           if (round >= 0) row.seconds.push_back(seconds);
         }
       }
+    if (settings_.decode > 0)
+      for (Row& row : rows_) {
+        at_hand = head + row.mode->name() + ", decoding";
+        progress((done - 1) / steps, at_hand);
+        row.token = decode(row);
+      }
     say("breakdown");
     for (Row& row : rows_) {
       profile(row);
@@ -186,14 +198,23 @@ class CellRun {
   size_t resting() const { return resting_; }  // and with it, between runs
 
  private:
+  static constexpr int kDecodes = 3;
+
+  static EngineOptions with_room(EngineOptions options, int64_t tokens) {
+    options.pools.pages += (tokens + options.pools.page_size - 1) / options.pools.page_size;
+    return options;
+  }
+
   const ModelSpec& spec() const { return model_.spec(); }
   Backend& backend() const { return model_.backend(); }
 
-  void prime(const Row& row, size_t p) {
+  // `routes` for the gate: what is cached must have gone the same way.
+  void prime(const Row& row, size_t p, RouteHook* routes = nullptr) {
     const Priming& priming = row.plans[p].priming;
     engine_.flush();
-    if (!priming.segments.empty()) engine_.warm(priming.segments, row.mode->mode, {.hooks = hooks_});
-    if (!priming.prompt.empty()) engine_.run({{priming.prompt, 1}}, row.mode->mode, {.hooks = hooks_});
+    if (!priming.segments.empty()) engine_.warm(priming.segments, row.mode->mode, {.hooks = hooks_, .routes = routes});
+    if (!priming.prompt.empty())
+      engine_.run({{priming.prompt, 1}}, row.mode->mode, {.hooks = hooks_, .routes = routes});
     if (settings_.primed) settings_.primed(engine_);
     wait();
   }
@@ -213,9 +234,35 @@ class CellRun {
       throw Stopped{Verdict::invalid, str(prompts_[p].id, ", ", row.mode->name(), ": ", differs)};
   }
 
+  // A GPU that has just worked hard runs at a lower clock: without a rest the modes that much is primed for would
+  // seem slow.
+  void rest() const {
+    if (on_gpu(settings_)) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+
+  // Seconds of each token after the first, on the first prompt.
+  double decode(const Row& row) {
+    std::vector<double> seconds;
+    for (int i = 0; i <= kDecodes; ++i) {  // the first warms up
+      std::array<double, 2> took{};
+      for (const bool more : {false, true}) {
+        std::vector<Request> asked = request(0);
+        asked[0].max_tokens = static_cast<int32_t>(1 + (more ? settings_.decode : 0));
+        prime(row, 0);
+        rest();
+        const double start = now();
+        engine_.run(asked, row.mode->mode, {});
+        took[more] = now() - start;
+      }
+      if (i > 0) seconds.push_back((took[1] - took[0]) / static_cast<double>(settings_.decode));
+    }
+    return median(seconds);
+  }
+
   double timed(Row& row, size_t p) {
     const std::vector<Request> asked = request(p);
     prime(row, p);
+    rest();
     backend().forget_peak();
     // On a GPU a run ends soon, and nothing may be done beside it.
     const RunOptions options{.hooks = on_gpu(settings_) ? nullptr : hooks_};
@@ -228,26 +275,36 @@ class CellRun {
   }
 
   // Before any time: the logits from the cache are those of the mode cold, of an exact mode those
-  // of full recompute; counters are as planned. Also what is to be known of the forwards: experts,
-  // limits.
+  // of full recompute, every row with the experts that it had there; counters are as planned. Also what
+  // is to be known of the forwards: experts, limits.
   void check(size_t p, const std::function<void(const std::string&)>& say) {
-    std::map<std::string, std::vector<double>> cold;
+    struct Cold {
+      std::vector<double> logits;
+      SameRoutes routes;
+    };
+    std::map<std::string, Cold> colds;
     for (Row& row : rows_) {
       say(str(row.mode->name(), ", check"));
       const Mode& mode =
           row.mode->mode.reuse == Reuse::segments ? row.mode->mode : mode_named("full");
-      std::vector<double>& reference = cold[mode.name];
+      Cold& cold = colds.try_emplace(mode.name, std::vector<double>(), SameRoutes(backend())).first->second;
+      std::vector<double>& reference = cold.logits;
       if (reference.empty()) {
         engine_.flush();
-        reference = engine_.run({{prompts_[p].segments, 1}}, mode, {.hooks = hooks_}).responses[0].logits;
+        const RunOptions options{.hooks = hooks_, .routes = &cold.routes};
+        reference = engine_.run({{prompts_[p].segments, 1}}, mode, options).responses[0].logits;
+        cold.routes.follow();
         if (!std::all_of(reference.begin(), reference.end(),
                          [](double x) { return std::isfinite(x); }))
           throw Stopped{Verdict::fail,
                         str(prompts_[p].id, ", ", mode.name, " cold: logits are not finite")};
       }
-      prime(row, p);
-      const RunResult run = engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.hooks = hooks_});
+      cold.routes.forget_moved();
+      prime(row, p, &cold.routes);
+      const RunResult run =
+          engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.hooks = hooks_, .routes = &cold.routes});
       expect_counters(row, p, run.counters);
+      row.moved = std::max(row.moved, cold.routes.moved_share());
       row.gate = worse(row.gate, excess(largest_difference(run.responses[0].logits, reference),
                                         batch_tolerance(backend(), spec(), rms(reference))));
       if (!(row.gate <= 1))
@@ -327,6 +384,7 @@ class Writer {
     limits_ = on_gpu(settings);  // a CPU has other ceilings, and none are known
     times_.heads = {"cell", "mode",   "cache", "p50 ms",   "95 %", "p90",
                     "p99",  "× full", "95 %",  "× prefix", "95 %"};
+    if (settings.decode > 0) times_.heads.emplace_back("ms a token");
     if (limits_) times_.heads.insert(times_.heads.end(), {"limit ms", "over limit"});
     reuse_.heads = {"cell",    "mode and cache", "tokens", "found in cache", "isolated", "seam",
                     "context", "prefix",         "jumped", "rotated",        "jumps",    "forwards",
@@ -334,7 +392,7 @@ class Writer {
     if (model.spec().moe.experts > 0)
       reuse_.heads.insert(
           reuse_.heads.end(),
-          {str("experts touched, of ", model.spec().moe.experts), "max / mean load"});
+          {"rows to other experts", str("experts touched, of ", model.spec().moe.experts), "max / mean load"});
     chart_.y_label = "ms, median";
     for (const CellMode& mode : settings.modes) chart_.categories.push_back(mode.name());
   }
@@ -385,6 +443,10 @@ class Writer {
         ratios_[str(tag, ".geomean.", name)].push_back(ratio);
       }
       value("gate", row.gate, "bounds");
+      if (settings_.decode > 0) {
+        value("token", 1e3 * row.token, "ms");
+        cells.push_back(milliseconds(row.token));
+      }
       if (limits_) add_limit(row, value, cells);
       times_.rows.push_back(std::move(cells));
       last_ = {p50, full ? median(full->seconds) / p50 : 0, prefix ? median(prefix->seconds) / p50 : 0};
@@ -470,8 +532,10 @@ class Writer {
                            all.context, all.prefix, all.jumped, all.rotated, all.jumps, forwards,
                            Cell(row.gate, Format::compact, 2)});
     if (model_.spec().moe.experts == 0) return;
+    value("moved", row.moved, "share");
     value("touched", row.touched, "experts");
     value("load", row.load, "times the mean");
+    reuse_.rows.back().emplace_back(row.moved, Format::percent, 2);
     reuse_.rows.back().emplace_back(row.touched, Format::fixed);
     reuse_.rows.back().emplace_back(row.load, Format::fixed);
   }
@@ -705,6 +769,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
     settings->modes.push_back(one);
   }
   settings->repeats = parameters.integer("repeats", 20, 1, 1 << 20);
+  settings->decode = parameters.integer("decode", 0, 0, 1 << 16);
   settings->chunk = static_cast<int32_t>(parameters.integer("chunk", 8192, 1, 1 << 24));
   settings->seed = parameters.integer("seed", 1, 0, INT64_MAX);
   settings->ceilings = {

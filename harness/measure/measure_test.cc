@@ -7,6 +7,7 @@
 #include "harness/measure/distance.h"
 #include "harness/measure/prompts.h"
 #include "harness/measure/replay.h"
+#include "harness/measure/routes.h"
 #include "serving/engine.h"
 
 namespace hypic {
@@ -23,6 +24,41 @@ TEST(Distance, OfLogits) {
   EXPECT_TRUE(std::isnan(worse(1, NAN)) && std::isnan(worse(NAN, 1)));
   EXPECT_EQ(relative_error({3, 4}, {0, 0}), 5);
   EXPECT_NEAR(relative_error({1, 1}, {1, 2}), 1 / std::sqrt(5), 1e-15);
+}
+
+// A run that follows another sends its rows where they went there, whatever it would choose itself; found again are
+// rows of segments built alone and of the request, cold and cached.
+TEST(SameRoutes, ArePutIntoTheRunThatFollows) {
+  const auto backend = make_backend("cpu");
+  const Model model = Model::open(*backend, "random:ring-mini-linear-2.0-tiny:1");
+  Engine engine(model, {});
+  const auto prompt = [](int seed) {
+    std::vector<Tokens> segments;
+    for (const int n : {30, 17, 25, 5}) {
+      Tokens& tokens = segments.emplace_back();
+      for (int i = 0; i < n; ++i) tokens.push_back((seed + n * 37 + i * 101) % 2048);
+    }
+    return segments;
+  };
+  const Mode mode = mode_named("transition_rope_seam");
+  SameRoutes routes(*backend);
+  const auto cold = engine.run({{prompt(0), 1}}, mode, {.routes = &routes}).responses[0].logits;
+  routes.follow();
+  engine.flush();
+  engine.warm({prompt(0)[0], prompt(0)[2]}, mode, {.routes = &routes});
+  EXPECT_EQ(engine.run({{prompt(0), 1}}, mode, {.routes = &routes}).responses[0].logits, cold);
+  EXPECT_EQ(routes.moved_share(), 0);
+
+  const Mode full = mode_named("full");
+  Routes went(*backend), would(*backend), followed(*backend);
+  SameRoutes recorded(*backend);
+  engine.run({{prompt(0), 1}}, full, {.tap = &went, .routes = &recorded});
+  recorded.follow();
+  engine.run({{prompt(1), 1}}, full, {.tap = &would});
+  engine.run({{prompt(1), 1}}, full, {.tap = &followed, .routes = &recorded});
+  EXPECT_NE(would.seen, went.seen);
+  EXPECT_EQ(followed.seen, went.seen);
+  EXPECT_GT(recorded.moved_share(), 0.5);
 }
 
 // Of one cold run: the replay is what was composed, in every mode that composes rightly, and full
