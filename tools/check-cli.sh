@@ -63,6 +63,19 @@ expect 0 '"key":"' tokenize --tokenizer datasets/tokenizer --json "$out/text"
 expect 0 '"segments":[{"tokens":' tokenize --tokenizer datasets/tokenizer --json --segments "$out/text"
 expect 2 "cannot be read; is it a folder?" tokenize --tokenizer datasets/tokenizer "$out"
 expect 2 "hypic:" tokenize --tokenizer "$out/none" "$out/text"
+expect 0 '"id":"headlines/test/7/4x32/0"' tasks --task headlines --split test --seed 7 --segments 4 --tokens 32 --rows 1
+expect 2 'no task is called "riddle"; known: fact, two_hop' tasks --task riddle
+expect 2 "give --task or --mix" tasks
+echo '[{"task": "fact", "segments": [2, 4], "tokens": [16, 32], "weight": 1}, {"task": "latest", "segments": [8, 8], "tokens": [64, 64], "weight": 1}]' >"$out/mix.json"
+expect 2 "--mix needs --tokenizer" tasks --mix "$out/mix.json" --out "$out/mix.bin"
+mix="tasks --mix $out/mix.json --tokenizer datasets/models/tokenizer"
+expect 2 "part 1: hardly a row fits 256 tokens" $mix --length 256 --out "$out/mix.bin"
+expect 0 "614400 tokens" $mix --length 1024 --sequences 600 --out "$out/mix.bin"
+expect 0 "102400 tokens" $mix --length 1024 --sequences 100 --out "$out/part.bin"
+[ "$(head -c 204800 "$out/mix.bin" | cksum)" = "$(head -c 204800 "$out/part.bin" | cksum)" ] ||
+  { echo "tasks --mix: sequences depend on how many there are" >&2; status=1; }
+echo '[{"task": "fact", "segments": [4, 2], "tokens": [16, 32], "weight": 1}]' >"$out/mix.json"
+expect 2 'part 0: "segments" is [from, to] within 2 and 32' $mix --out "$out/mix.bin"
 for place in a,b b,a; do
   echo "{\"timestamp\": 0, \"segments\": [{\"id\": \"${place%,*}\", \"tokens\": 10}, {\"id\": \"${place#*,}\", \"tokens\": 10}], \"output_tokens\": 1}"
 done >"$out/pic-trace.jsonl"

@@ -11,6 +11,7 @@ void add_models(CLI::App& app, int& status);
 void add_run(CLI::App& app, int& status, const std::string& command_line);
 void add_report(CLI::App& app, int& status);
 void add_score(CLI::App& app, int& status);
+void add_tasks(CLI::App& app, int& status);
 void add_tokenize(CLI::App& app, int& status);
 void add_trace(CLI::App& app, int& status);
 void add_conformance(CLI::App& app, int& status, const std::string& command_line);

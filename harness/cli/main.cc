@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   hypic::add_ttft(app, status, command_line);
   hypic::add_report(app, status);
   hypic::add_score(app, status);
+  hypic::add_tasks(app, status);
   hypic::add_tokenize(app, status);
   hypic::add_trace(app, status);
   try {
