@@ -301,6 +301,8 @@ class CellRun {
       }
       cold.routes.forget_moved();
       prime(row, p, &cold.routes);
+      const std::vector<Tokens>& primed = row.plans[p].priming.prompt;
+      if (!primed.empty() && primed != prompts_[p].segments) cold.routes.forget_moved();  // rows of another prompt
       const RunResult run =
           engine_.run({{prompts_[p].segments, 1}}, row.mode->mode, {.hooks = hooks_, .routes = &cold.routes});
       expect_counters(row, p, run.counters);
