@@ -149,7 +149,7 @@ Subject subject_of(const SuiteCase& suite_case, const DriverContext& context) {
   std::string model = context.model.empty() ? text_parameter(suite_case, "model") : context.model;
   if (model.empty()) model = kDefaultModel;
   try {
-    subject.model = spec_of(model).name;
+    subject.model = spec_of(model_path(model)).name;
   } catch (const Error&) {  // the case itself says what is wrong with it
   }
   if (!backend_of(suite_case, context).starts_with("cuda")) return subject;

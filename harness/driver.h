@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/suite.h"
+#include "reports/item_log.h"
 #include "reports/report.h"
 
 namespace hypic {
@@ -18,12 +19,13 @@ using ProgressFn = std::function<void(double, const std::string&)>;
 struct Interrupted {};
 
 struct DriverContext {
-  std::string data;   // --data: a LongBench file; empty: the project's own text
+  std::string data;   // --data: a LongBench file, or a folder of them; empty: the project's own text
   std::string model;  // --model: replaces the model of every case; empty: the suite's
   std::string backend;  // --backend: replaces the backend of every case; empty: the suite's
   std::string logits;   // --logits: reference logits of the model; empty: none
   ProgressFn progress = {};  // while a case is prepared, of what takes long there; empty: nobody listens
   bool* data_used = nullptr;  // set by a case that reads `data`
+  ItemLog* items = nullptr;   // where a case keeps its items, open once it runs; nullptr: nowhere
 };
 
 // A case whose parameters have been read and found good. It fills values, tables, charts and note; a verdict

@@ -18,6 +18,11 @@ struct ModelChoice {
 
 inline constexpr char kDefaultModel[] = "random:qwen3.5-tiny";
 
+// Where a model is: `name` itself for random:… and for a folder; a folder of the project; or, of a name OWNER/NAME on
+// the Hugging Face Hub, its snapshot in the Hub's cache on this machine (HF_HUB_CACHE, HF_HOME/hub or
+// ~/.cache/huggingface/hub). As given where there is none.
+std::string model_path(const std::string& name);
+
 // The parameters model (kDefaultModel) and backend (cpu), unless the context names others.
 // Error: unknown backend.
 ModelChoice read_model_choice(Parameters& parameters, const DriverContext& context);

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/sha256.h"
 #include "harness/environment.h"
+#include "harness/model_choice.h"
 #include "reports/result_log.h"
 #include "reports/text.h"
 #include "reports/write.h"
@@ -35,12 +36,12 @@ void add_file(Sha256& hash, const std::string& path) {
   } while (file);
 }
 
-// A model's folder by its small files and the sizes and times of the large ones.
-void add_model(Sha256& hash, const std::string& model) {
-  hash.add(model);
+// A folder by the names, sizes and times of its files.
+void add_folder(Sha256& hash, const std::string& folder) {
+  hash.add(folder);
   std::error_code error;
   std::map<std::string, fs::directory_entry> files;
-  for (const auto& entry : fs::directory_iterator(model, error)) files[entry.path()] = entry;
+  for (const auto& entry : fs::directory_iterator(folder, error)) files[entry.path()] = entry;
   for (const auto& [path, entry] : files) {
     hash.add(path).add(static_cast<int64_t>(entry.file_size(error)));
     hash.add(static_cast<int64_t>(entry.last_write_time(error).time_since_epoch().count()));
@@ -55,25 +56,30 @@ std::string run_key(const Suite& suite, const RunSettings& settings, const Envir
   hash.add(settings.context.backend);
   for (const std::string& file : {settings.context.data, settings.context.logits}) {
     hash.add(file);
-    if (!file.empty()) add_file(hash, file);
+    std::error_code error;
+    if (fs::is_directory(file, error))
+      add_folder(hash, file);
+    else if (!file.empty())
+      add_file(hash, file);
   }
-  add_model(hash, settings.context.model);
+  add_folder(hash, model_path(settings.context.model));
   for (const SuiteCase& suite_case : suite.cases) {
     // A suite that a command made has no file.
     hash.add(suite_case.name).add(suite_case.driver).add(suite_case.parameters.dump());
     const auto model = suite_case.parameters.find("model");
-    if (model != suite_case.parameters.end() && model->is_string()) add_model(hash, *model);
+    if (model != suite_case.parameters.end() && model->is_string()) add_folder(hash, model_path(*model));
   }
   for (const auto& [key, value] : environment.entries)
     if (key != "date" && key != "command") hash.add(key).add(value);
   return hex(hash.digest());
 }
 
-// The log owns the folder from here on; an earlier run's results are kept only for a resume of the same run.
-std::unique_ptr<ResultLog> open_log(const RunSettings& settings, const std::string& key) {
+// The log owns the folder from here on; an earlier run's results and items are kept only for a resume of the same run.
+std::unique_ptr<ResultLog> open_log(const RunSettings& settings, const std::string& key, ItemLog& items) {
   auto log = std::make_unique<ResultLog>(settings.out, settings.resume);
+  items.open(settings.out, settings.resume);
   const std::string key_file = settings.out + "/run.key";
-  if (!log->finished().empty()) {
+  if (!log->finished().empty() || !items.empty()) {
     require(fs::exists(key_file), settings.out,
             ": holds results but no run.key to tell which run they are of; run without --resume or "
             "choose another --out");
@@ -262,7 +268,9 @@ void say_ahead(const Suite& suite, const RunSettings& settings, const std::vecto
 
 Report run_suite(const Suite& suite, const RunSettings& settings) {
   bool data_used = false;
+  ItemLog items;
   RunSettings preparing = settings;
+  preparing.context.items = &items;
   preparing.context.data_used = &data_used;
   const std::vector<PreparedCase> cases = prepare_suite(suite, preparing);
   Report report;
@@ -275,7 +283,7 @@ Report run_suite(const Suite& suite, const RunSettings& settings) {
     if (!name.empty()) report.description += str("\nThe ", what, " of every case: ", name, ", by --", what, ".");
   report.environment = environment();
   report.environment.set("command", settings.command_line);
-  const auto log = open_log(settings, run_key(suite, settings, report.environment));
+  const auto log = open_log(settings, run_key(suite, settings, report.environment), items);
   say_ahead(suite, settings, cases, data_used);
   CaseRunner runner(settings, *log, cases.size());
   for (size_t i = 0; i < cases.size(); ++i) report.results.push_back(runner.run(i, cases[i]));

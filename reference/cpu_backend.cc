@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
+#include "reference/memory.h"
 #include "reference/ops/attention.h"
 #include "reference/ops/causal_conv.h"
 #include "reference/ops/linear_attention.h"
@@ -30,13 +30,7 @@ class CpuBackend final : public Backend {
   DType state_dtype() const override { return kDTypeOf<T>; }
   bool batch_invariant() const override { return true; }
 
-  // Linux promises memory that it does not have: what is really there.
-  size_t available_bytes() const override {
-    std::ifstream info("/proc/meminfo");
-    for (std::string key, line; info >> key && std::getline(info, line);)
-      if (key == "MemAvailable:") return std::strtoull(line.c_str(), nullptr, 10) * 1024;
-    return SIZE_MAX;
-  }
+  size_t available_bytes() const override { return available_memory(); }
   void* allocate(size_t bytes) override {
     void* memory = std::malloc(bytes);
     if (!memory) throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for on the CPU"));

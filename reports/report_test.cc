@@ -15,6 +15,7 @@
 #include "core/check.h"
 #include "core/file.h"
 #include "reports/chart.h"
+#include "reports/item_log.h"
 #include "reports/result_log.h"
 #include "reports/text.h"
 #include "reports/write.h"
@@ -419,6 +420,34 @@ TEST_F(Files, log_refuses_a_broken_line_and_keeps_it) {
 TEST_F(Files, one_log_a_directory) {
   const ResultLog log(dir_);
   EXPECT_NE(error_of([&] { ResultLog second(dir_); }).find("another run"), std::string::npos);
+}
+
+TEST_F(Files, items_are_there_after_a_stop) {
+  const std::string path = dir_ + "/items.jsonl";
+  {
+    ItemLog log;
+    log.open(dir_, true);
+    EXPECT_FALSE(std::filesystem::exists(path)) << "no file without a row";
+    log.append("a", {{{"x", 1}}, {{"x", 2}}});
+    log.append("b", {{{"x", 3}}});
+  }
+  const std::string whole = read_file(path, kMaxReportBytes);
+  put("items.jsonl", whole.substr(0, whole.size() - 5));
+  {
+    ItemLog log;
+    log.open(dir_, true);
+    EXPECT_FALSE(log.empty());
+    ASSERT_EQ(log.earlier("a").size(), 2u);
+    EXPECT_EQ(log.earlier("a")[1].at("x"), 2);
+    EXPECT_TRUE(log.earlier("b").empty()) << "its line was cut";
+    log.append("b", {{{"x", 3}}});
+  }
+  EXPECT_EQ(read_file(path, kMaxReportBytes), whole);
+  put("items.jsonl", std::string(whole).replace(whole.find("\"x\":2"), 5, "\"x\":4"));
+  EXPECT_NE(error_of([&] { ItemLog().open(dir_, true); }).find(":2: damaged or edited"), std::string::npos);
+  ItemLog log;
+  log.open(dir_, false);
+  EXPECT_TRUE(log.empty());
 }
 
 TEST(Pages, are_well_formed_for_any_text) {

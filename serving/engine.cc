@@ -95,6 +95,16 @@ class Lookup {
   const Stopwatch watch_;
 };
 
+// By how much the largest of `n` numbers leads the second largest.
+double lead(const double* numbers, int64_t n) {
+  double first = -std::numeric_limits<double>::infinity(), second = first;
+  for (int64_t i = 0; i < n; ++i) {
+    second = std::max(second, std::min(first, numbers[i]));
+    first = std::max(first, numbers[i]);
+  }
+  return first == second ? 0 : first - second;
+}
+
 // One number a row, in the state dtype.
 Buffer state_numbers(Backend& backend, const std::vector<double>& numbers) {
   Buffer buffer(backend, backend.state_dtype(), {static_cast<int64_t>(numbers.size())});
@@ -112,6 +122,8 @@ struct Engine::Running {
   int32_t max_tokens = 0;
   Sampling sampling;
   bool logits = true;
+  Tokens stop;
+  bool gaps = false;
   int32_t state = kNone;
   int32_t kept_state = kNone;  // the state before the question
   int32_t kept_from = kNone;   // where the forwards leave it, if not there
@@ -123,6 +135,12 @@ struct Engine::Running {
   size_t prefix_segments = 0;                         // found in the cache as one prefix
   std::vector<SegmentCache::Prefix> prefixes;         // before the question
   std::vector<std::pair<size_t, int32_t>> snapshots;  // prefixes to store: which, state slot
+
+  bool finished() const {
+    const Tokens& tokens = response.tokens;
+    return static_cast<int32_t>(tokens.size()) >= max_tokens ||
+           (!tokens.empty() && std::find(stop.begin(), stop.end(), tokens.back()) != stop.end());
+  }
 };
 
 // Gives back what is still held at the end, also when something threw on the way.
@@ -350,6 +368,8 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
   running.max_tokens = request.max_tokens;
   running.sampling = checked(request.sampling);
   running.logits = request.logits;
+  running.stop = request.stop;
+  running.gaps = request.gaps;
   running.position = static_cast<int32_t>(total);
   running.state = take(states_);
   if (keep_state) running.kept_state = take(states_);
@@ -561,6 +581,10 @@ void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows) {
   Tokens tokens(n);
   backend.download(tokens.data(), out);
   for (int64_t i = 0; i < n; ++i) rows[i]->response.tokens.push_back(tokens[i]);
+  if (std::none_of(rows.begin(), rows.end(), [](const Running* r) { return r->gaps; })) return;
+  const std::vector<double> all = to_doubles(backend, logits);
+  for (int64_t i = 0; i < n; ++i)
+    if (rows[i]->gaps) rows[i]->response.gaps.push_back(lead(all.data() + i * logits[1], logits[1]));
 }
 
 void Engine::decode(Batch& batch) {
@@ -568,7 +592,7 @@ void Engine::decode(Batch& batch) {
     std::vector<DecodeRow> rows;
     std::vector<Running*> active;
     for (Running& r : batch.running) {
-      if (static_cast<int32_t>(r.response.tokens.size()) >= r.max_tokens) {
+      if (r.finished()) {
         r.pins.clear();
         continue;
       }

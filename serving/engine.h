@@ -40,11 +40,14 @@ struct Request {
   int32_t max_tokens = 1;
   Sampling sampling;
   bool logits = true;  // fill Response::logits: a whole row of the vocabulary goes to the host
+  Tokens stop = {};    // any of these ends the answer before max_tokens, and stays in it
+  bool gaps = false;   // fill Response::gaps: as many rows of the vocabulary as tokens go to the host
 };
 
 struct Response {
   Tokens tokens;
   std::vector<double> logits;  // of the first token; on demand
+  std::vector<double> gaps;    // by token: the largest logit less the second largest, 0 where they tie; on demand
   // By layer, for linear layers [Hv · d_k · d_v]: the state before the question. On demand.
   std::vector<std::vector<double>> state_before_question;
 };
@@ -77,7 +80,7 @@ class Engine {
   // than options.memory_bytes or what the backend has.
   Engine(const Model& model, const EngineOptions& options);
 
-  // Prefills all requests at once, then decodes each to its max_tokens. Equal misses are computed
+  // Prefills all requests at once, then decodes each to its end. Equal misses are computed
   // once. What a request finds in the cache stays on the device until its last token; entries that
   // are not in use make room where slots run short. Error: a prompt without a question, tokens
   // outside the vocabulary, sampling out of bounds. OutOfMemory: the pools are too small for all

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -664,6 +665,33 @@ TEST_P(EveryArchitecture, BatchedRequestsAreThoseAlone) {
     together.engine.check_integrity();
     together.engine.flush();
   }
+}
+
+// Of two in one batch, the first ends at a stop token of its own; what it says until then is the same.
+TEST(Answers, EndAtAStopToken) {
+  Fixture f;
+  const Tokens whole = f.run(prompt(), "full", 8).tokens;
+  ASSERT_EQ(whole.size(), 8u);
+  const Mode full = mode_named("full");
+  const auto both = f.engine.run({{.segments = prompt(), .max_tokens = 8, .stop = {-1, whole[3]}},
+                                  {.segments = prompt(), .max_tokens = 8}}, full).responses;
+  const auto end = std::find(whole.begin(), whole.end(), whole[3]) + 1;
+  EXPECT_EQ(both[0].tokens, Tokens(whole.begin(), end));
+  EXPECT_EQ(both[1].tokens, whole);
+  const auto first = f.engine.run({{.segments = prompt(), .max_tokens = 8, .stop = {whole[0]}}}, full).responses[0];
+  EXPECT_EQ(first.tokens, Tokens({whole[0]}));
+}
+
+TEST(Answers, SayByHowMuchEachTokenLeads) {
+  Fixture f;
+  const auto answers = f.engine.run({{.segments = prompt(), .max_tokens = 4, .gaps = true},
+                                     {.segments = prompt(), .max_tokens = 4}}, mode_named("full")).responses;
+  ASSERT_EQ(answers[0].gaps.size(), 4u);
+  EXPECT_TRUE(answers[1].gaps.empty());
+  std::vector<double> sorted = answers[0].logits;
+  std::sort(sorted.rbegin(), sorted.rend());
+  EXPECT_EQ(answers[0].gaps[0], sorted[0] - sorted[1]);
+  for (const double gap : answers[0].gaps) EXPECT_GT(gap, 0);
 }
 
 // Each fault of the published code breaks a law above.

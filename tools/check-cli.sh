@@ -129,6 +129,17 @@ printf '%s\n' '{"_id": "a", "dataset": "hotpotqa", "input": "Q?", "context": "Pa
 expect 2 "rows of hotpotqa, not of triviaqa; without --data its tokens are random" \
   ttft --dataset triviaqa --rows 1 --data "$out/rows.jsonl" --out "$out/ttft"
 expect 0 "about 147 s on an H200 by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
+asked="--model random:granite-4.0-h-350m-tiny:3 --task fact --segments 2 --tokens 32 --rows 2 --new-tokens 2 --quiet"
+expect 0 "MEASURED: report in" quality $asked --modes prefix,addition --out "$out/quality"
+expect 0 "MEASURED" quality $asked --modes prefix,addition --out "$out/quality" --resume
+expect 2 "holds results of another suite" quality $asked --modes prefix --out "$out/quality" --resume
+expect 0 "PASS: 10 of 10 outputs are the same" quality --compare "$out/quality" "$out/quality/items.jsonl"
+expect 2 "not a row of driver quality" quality --compare "$out/quality" "$out/rows.jsonl"
+expect 2 "--task or --dataset: say what to ask" quality
+expect 2 "--rows: must be an integer in 1" quality --task fact --rows=-1
+expect 2 '--modes: mode "full": full recompute runs anyway' quality --task fact --modes full
+expect 2 "no rows of hotpotqa" quality --dataset hotpotqa
+expect 0 "SKIP" run suites/quality-real.json --backend cpu --out "$out/real"
 if [ -n "$bench" ]; then
   expect_of "$bench" 2 "--budget: must be a positive number of seconds, is nan" --backend cpu --budget nan
   expect_of "$bench" 2 "$out" --backend cpu --filter "^ceiling/copy" --replays 1 --json "$out"

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   hypic::add_validate(app, status, command_line);
   hypic::add_conformance(app, status, command_line);
   hypic::add_ttft(app, status, command_line);
+  hypic::add_quality(app, status, command_line);
   hypic::add_report(app, status);
   hypic::add_score(app, status);
   hypic::add_tasks(app, status);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <iostream>
@@ -13,6 +14,7 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/runner.h"
+#include "reports/text.h"
 #include "reports/view.h"
 
 namespace hypic {
@@ -27,6 +29,12 @@ void stop_on_signals() {
   action.sa_flags = SA_RESETHAND;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+// Characters of UTF-8 text.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 }  // namespace
@@ -53,6 +61,46 @@ int run_and_say(const Suite& suite, RunSettings settings) {
   return exit_code(report);
 }
 
+std::vector<std::string> at_commas(const std::string& option, const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  for (const std::string& part : parts)
+    require(!part.empty(), option, ": an empty ", option == "--modes" ? "mode" : "part", " in \"", text, "\"");
+  return parts;
+}
+
+std::string by_option(const std::string& command, const std::string& what) {
+  const std::string place = command + ": cases[0]";
+  for (const auto& [more, option] : {std::pair{".parameters.cells[0].", "--"}, {".parameters.", "--"}, {": ", ""}})
+    if (what.starts_with(place + more)) return option + what.substr((place + more).size());
+  return what;
+}
+
+void print(const Table& table, size_t texts) {
+  std::vector<std::vector<std::string>> lines = {table.heads};
+  for (const std::vector<Cell>& row : table.rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    for (const Cell& cell : row) line.push_back(cell_text(cell));
+  }
+  std::vector<size_t> widths(table.heads.size(), 0);
+  for (const auto& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width(line[i]));
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string gap(widths[i] - width(line[i]), ' ');
+      text += (i < texts ? line[i] + gap : gap + line[i]) + "  ";
+    }
+    std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
+  }
+  if (!table.note.empty()) std::cout << table.note << "\n";
+}
+
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help) {
   command.add_option("--backend", backend, help);
   const auto rung = std::make_shared<std::string>();
@@ -73,8 +121,9 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
   settings.command_line = command_line;
   command->add_option("suite", options->suite, "A suite, such as suites/quick.json")->required();
   command->add_option("--out", settings.out, "Folder of the report (default out/NAME)");
-  command->add_option("--data", settings.context.data, "Dataset file in place of the project's own text")
-      ->check(CLI::ExistingFile);
+  command->add_option("--data", settings.context.data,
+                      "Dataset file in place of the project's own text; for driver quality also a folder of them")
+      ->check(CLI::ExistingPath);
   command->add_option("--model", settings.context.model,
                       "Model of every case: random:NAME[:SEED] or a folder");
   add_backend_options(*command, settings.context.backend,

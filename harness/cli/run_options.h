@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "harness/runner.h"
 
@@ -11,6 +12,15 @@ namespace hypic {
 // Runs the suite on this terminal, stops on signals in an orderly way, says the verdict and where the report
 // is. The program's exit code.
 int run_and_say(const Suite& suite, RunSettings settings);
+
+// The parts of an option's value between commas. Error: an empty one.
+std::vector<std::string> at_commas(const std::string& option, const std::string& text);
+
+// An error about the first cell of the suite that `command` made, with the options that its places come from.
+std::string by_option(const std::string& command, const std::string& what);
+
+// On the terminal: the first `texts` columns to the left, numbers to the right.
+void print(const Table& table, size_t texts);
 
 // Adds --backend and --rung; `backend` receives both, as make_backend takes it.
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help);

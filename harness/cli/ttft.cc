@@ -9,7 +9,6 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/measure/workload.h"
-#include "reports/text.h"
 #include "reports/write.h"
 
 namespace hypic {
@@ -23,25 +22,6 @@ struct Options {
   int64_t missed = 0, repeats = 20, chunk = 8192;
 };
 
-std::vector<std::string> at_commas(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == ',')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
-// The places in a suite's errors as the options that they come from.
-std::string by_option(std::string what) {
-  const std::string place = "ttft: cases[0]";
-  for (const auto& [more, option] : {std::pair{".parameters.cells[0].", "--"}, {".parameters.", "--"}, {": ", ""}})
-    if (what.starts_with(str(place, more))) return option + what.substr(str(place, more).size());
-  return what;
-}
-
 // One cell as a suite; bounds of the numbers are the driver's.
 Suite suite_of(const Options& options, bool rows_given) {
   nlohmann::json cell;
@@ -51,10 +31,9 @@ Suite suite_of(const Options& options, bool rows_given) {
   else
     cell = {{"dataset", w.dataset}};
   if (rows_given) cell["rows"] = w.rows;
-  std::vector<std::string> modes = at_commas(options.modes);
+  std::vector<std::string> modes = at_commas("--modes", options.modes);
   bool missed = options.missed == 0;
   for (std::string& text : modes) {
-    require(!text.empty(), "--modes: an empty mode in \"", options.modes, "\"");
     if (options.missed == 0 || text.find('@') != text.npos) continue;
     try {
       if (cell_mode(text).mode.reuse != Reuse::segments) continue;
@@ -76,34 +55,6 @@ Suite suite_of(const Options& options, bool rows_given) {
   suite.description = "What each column means: docs/ttft.md.";
   suite.cases = {std::move(c)};
   return suite;
-}
-
-// Characters of UTF-8 text.
-size_t width(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-// Cell, mode and cache to the left, numbers to the right.
-void print(const Table& table) {
-  constexpr size_t kTexts = 3;
-  std::vector<std::vector<std::string>> lines = {table.heads};
-  for (const std::vector<Cell>& row : table.rows) {
-    std::vector<std::string>& line = lines.emplace_back();
-    for (const Cell& cell : row) line.push_back(cell_text(cell));
-  }
-  std::vector<size_t> widths(table.heads.size(), 0);
-  for (const auto& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width(line[i]));
-  for (const auto& line : lines) {
-    std::string text;
-    for (size_t i = 0; i < line.size(); ++i) {
-      const std::string gap(widths[i] - width(line[i]), ' ');
-      text += (i < kTexts ? line[i] + gap : gap + line[i]) + "  ";
-    }
-    std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
-  }
-  if (!table.note.empty()) std::cout << table.note << "\n";
 }
 
 }  // namespace
@@ -159,11 +110,11 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
     try {
       status = run_and_say(suite_of(*options, rows->count() > 0), settings);
     } catch (const Error& error) {
-      throw Error(by_option(error.what()));
+      throw Error(by_option("ttft", error.what()));
     }
     for (const Result& result : read_report(settings.out + "/report.json").results)
       for (const Table& table : result.tables)
-        if (table.title == ttft::kTimes) print(table);
+        if (table.title == ttft::kTimes) print(table, 3);
   });
 }
 

@@ -1,3 +1,5 @@
+#include "harness/drivers/reuse_laws.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -10,6 +12,7 @@
 #include "serving/engine.h"
 
 namespace hypic {
+namespace reuse_laws {
 namespace {
 
 constexpr uint64_t kSeed = 17;
@@ -19,6 +22,7 @@ struct Settings {
   ModelChoice choice;
   std::vector<Mode> modes;
   std::vector<int64_t> lengths;
+  Faults faults;
 };
 
 using Prompt = std::vector<Tokens>;
@@ -32,6 +36,7 @@ class LawRun {
         model_(Model::open(*backend_, settings.choice.model)) {
     uint64_t seed = kSeed;
     for (const int64_t n : settings.lengths) prompt_.push_back(random_tokens(n, spec().vocabulary, ++seed));
+    options_.faults = settings.faults;
     options_.pools = {.state_slots = 16, .operator_slots = 16, .pages = 0, .page_size = 16};
     for (const int64_t n : settings.lengths) options_.pools.pages += 4 * (n / 16 + 2);
     for (const int64_t n : settings.lengths) options_.max_rows += static_cast<int32_t>(4 * n);
@@ -163,13 +168,10 @@ class LawRun {
 
 }  // namespace
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), modes (all that reuse segments), lengths ([12, 70, 33,
-// 40, 9]), tokens of each segment, the question last.
-// Values by mode, in units of what is allowed: again, chunked, partly, moved, beside (logits), composed (states), attention
-// (outputs), first_layer (where it must hold).
-Work prepare_reuse_laws(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
+Work prepare(const SuiteCase& suite_case, const std::string& where, const DriverContext& context, const Faults& faults) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;
+  settings.faults = faults;
   settings.choice = read_model_choice(parameters, context);
   std::vector<std::string> all;
   for (const Mode& mode : modes())
@@ -183,6 +185,16 @@ Work prepare_reuse_laws(const SuiteCase& suite_case, const std::string& where, c
           ".parameters.lengths: two to seven segments and a question are asked for");
   parameters.refuse_others();
   return [settings](const ProgressFn& progress) { return LawRun(settings, progress).run(); };
+}
+
+}  // namespace reuse_laws
+
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), modes (all that reuse segments), lengths ([12, 70, 33,
+// 40, 9]), tokens of each segment, the question last.
+// Values by mode, in units of what is allowed: again, chunked, partly, moved, beside (logits), composed (states), attention
+// (outputs), first_layer (where it must hold).
+Work prepare_reuse_laws(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
+  return reuse_laws::prepare(suite_case, where, context, {});
 }
 
 }  // namespace hypic

@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "harness/measure/bootstrap.h"
 #include "harness/measure/distance.h"
+#include "harness/measure/pool_sizes.h"
 #include "harness/measure/roofline.h"
 #include "harness/measure/routes.h"
 #include "harness/measure/tolerance.h"
@@ -676,17 +677,6 @@ Workload read_workload(const nlohmann::json& json, const std::string& where) {
   return w;
 }
 
-// States for the builds of any of the segments, in any order: at worst the short ones follow one another.
-int64_t most_build_states(const CellPrompt& prompt, int32_t chunk) {
-  std::vector<int64_t> lengths;
-  for (const Tokens& segment : prompt.segments) lengths.push_back(static_cast<int64_t>(segment.size()));
-  lengths.pop_back();  // the question
-  std::sort(lengths.begin(), lengths.end());
-  BuildStates builds(chunk);
-  for (const int64_t length : lengths) builds.next(length);
-  return std::min<int64_t>(builds.count() + 1, static_cast<int64_t>(lengths.size()));
-}
-
 // What `read` gives; its errors begin with their place.
 template <class Read>
 auto at(const std::string& place, const Read& read) {
@@ -716,30 +706,11 @@ bool from_data(const CellPrompts& prompts, const std::string& data) {
 
 EngineOptions engine_options(const std::vector<CellPrompt>& prompts, const std::vector<CellMode>& modes,
                              int32_t chunk) {
-  using Kind = CacheState::Kind;
-  constexpr int64_t kSnapshots = 64;  // of a prefix cache that only has to find the first ones
   EngineOptions options;
   options.max_rows = chunk;
-  PoolSizes& pools = options.pools;
-  pools.state_slots = pools.operator_slots = pools.pages = 1;
+  options.pools.state_slots = options.pools.operator_slots = options.pools.pages = 1;
   for (const CellPrompt& prompt : prompts)
-    for (const CellMode& mode : modes) {
-      const auto segments = static_cast<int64_t>(prompt.segments.size()) - 1;  // without the question
-      const int64_t tokens = token_count(prompt), seams = mode.mode.head + mode.mode.tail;
-      int64_t states = 1, operators = 0, pages = (tokens + 1) / pools.page_size + 2;
-      if (mode.mode.reuse == Reuse::prefix) {
-        const bool whole = mode.cache.kind == Kind::warm_prefix;
-        states += 1 + (whole ? segments : std::min(segments, kSnapshots));
-      }
-      if (mode.mode.reuse == Reuse::segments) {
-        states += most_build_states(prompt, chunk);
-        operators = segments;
-        pages += segments * (seams + pools.page_size) / pools.page_size;
-      }
-      pools.state_slots = std::max(pools.state_slots, states);
-      pools.operator_slots = std::max(pools.operator_slots, operators);
-      pools.pages = std::max(pools.pages, pages);
-    }
+    for (const CellMode& mode : modes) raise(options.pools, pools_for({&prompt, 1}, mode, chunk, 1));
   return options;
 }
 

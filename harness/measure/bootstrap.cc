@@ -53,6 +53,39 @@ Interval median_interval(std::span<const double> samples, uint64_t seed, int res
                      [&](const std::vector<size_t>& drawn) { return median_of(samples, drawn); });
 }
 
+Interval mean_interval(std::span<const std::vector<double>> groups, uint64_t seed, int resamples) {
+  const auto empty = [](const std::vector<double>& group) { return group.empty(); };
+  if (groups.empty() || std::any_of(groups.begin(), groups.end(), empty)) return {NAN, NAN};
+  std::vector<double> means(resamples, 0);
+  std::mt19937_64 bits(seed);
+  for (double& mean : means) {
+    for (const std::vector<double>& group : groups) {
+      double sum = 0;
+      for (size_t i = 0; i < group.size(); ++i) sum += group[bits() % group.size()];
+      mean += sum / static_cast<double>(group.size());
+    }
+    mean /= static_cast<double>(groups.size());
+  }
+  return {quantile(means, kTail), quantile(means, 1 - kTail)};
+}
+
+Interval recovered_interval(std::span<const double> mode, std::span<const double> floor, std::span<const double> full,
+                            uint64_t seed, int resamples) {
+  HYPIC_CHECK(mode.size() == full.size() && floor.size() == full.size());
+  bool gains = !full.empty();
+  if (!gains) return {NAN, NAN};
+  const Interval interval = percentiles(full.size(), seed, resamples, [&](const std::vector<size_t>& drawn) {
+    double kept = 0, gained = 0;
+    for (const size_t i : drawn) {
+      kept += mode[i] - floor[i];
+      gained += full[i] - floor[i];
+    }
+    gains = gains && gained > 0;
+    return gains ? kept / gained : 0;
+  });
+  return gains ? interval : Interval{NAN, NAN};
+}
+
 Interval ratio_interval(std::span<const double> numerator, std::span<const double> denominator,
                         uint64_t seed, int resamples) {
   HYPIC_CHECK(numerator.size() == denominator.size());

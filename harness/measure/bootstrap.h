@@ -31,6 +31,15 @@ int64_t samples_for(double p);
 Interval median_interval(std::span<const double> samples, uint64_t seed,
                          int resamples = kResamples);
 
+// The same of the mean of the groups' means, each group drawn by itself; of one group the mean. {NaN, NaN} where there
+// is none, or an empty one.
+Interval mean_interval(std::span<const std::vector<double>> groups, uint64_t seed, int resamples = kResamples);
+
+// The same of (Σ mode − Σ floor) / (Σ full − Σ floor), the share of what `full` gains over `floor` that `mode` keeps;
+// sample i of the three is the same item, so items are drawn. {NaN, NaN} where some draw of full gains nothing.
+Interval recovered_interval(std::span<const double> mode, std::span<const double> floor, std::span<const double> full,
+                            uint64_t seed, int resamples = kResamples);
+
 // The same of median(numerator) / median(denominator). Sample i of both is from the same round, so
 // that what slowed a round down slowed both: rounds are drawn, not samples.
 Interval ratio_interval(std::span<const double> numerator, std::span<const double> denominator,

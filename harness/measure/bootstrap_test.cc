@@ -73,5 +73,34 @@ TEST(Bootstrap, RatiosKeepRoundsTogether) {
   EXPECT_NEAR(ratio.high, 3, 1e-12);
 }
 
+TEST(Bootstrap, MeansOfGroups) {
+  const std::vector<std::vector<double>> constants = {{2, 2, 2}, {4, 4}};
+  const Interval in = mean_interval(constants, 1);
+  EXPECT_EQ(in.low, 3);
+  EXPECT_EQ(in.high, 3);
+  const std::vector<double> x = {0, 1, 0, 1, 1, 0, 1, 0, 0, 1};
+  const Interval one = mean_interval({&x, 1}, 2);
+  EXPECT_GE(one.low, 0.1);
+  EXPECT_LT(one.low, 0.5);
+  EXPECT_GT(one.high, 0.5);
+  EXPECT_LE(one.high, 0.9);
+  EXPECT_TRUE(std::isnan(mean_interval({}, 1).low));
+  EXPECT_TRUE(std::isnan(mean_interval(std::vector<std::vector<double>>(1), 1).low));
+}
+
+// Items keep their three scores together: a mode that keeps half of every gain keeps half of any draw.
+TEST(Bootstrap, RecoveredSharesDrawItems) {
+  std::vector<double> floor, full, half;
+  for (int i = 0; i < 20; ++i) {
+    floor.push_back(i % 3);
+    full.push_back(i % 3 + 1 + i);
+    half.push_back((floor.back() + full.back()) / 2);
+  }
+  const Interval in = recovered_interval(half, floor, full, 4);
+  EXPECT_NEAR(in.low, 0.5, 1e-12);
+  EXPECT_NEAR(in.high, 0.5, 1e-12);
+  EXPECT_TRUE(std::isnan(recovered_interval(half, full, full, 4).low)) << "nothing is gained";
+}
+
 }  // namespace
 }  // namespace hypic

@@ -1,0 +1,48 @@
+#include "models/end_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+
+namespace hypic {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+class EndTokens : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+  }
+  void write(const char* name, const char* text) { std::ofstream(folder + "/" + name) << text; }
+  const std::string folder = testing::TempDir() + "end_tokens_test";
+};
+
+TEST_F(EndTokens, TheGenerationConfigSaysFirst) {
+  EXPECT_EQ(end_tokens("random:qwen3.5-tiny"), Ids());
+  EXPECT_EQ(end_tokens(folder), Ids());
+  write("config.json", R"({"text_config": {"eos_token_id": 5}})");
+  EXPECT_EQ(end_tokens(folder), Ids({5}));
+  write("config.json", R"({"eos_token_id": 7, "text_config": {"eos_token_id": 5}})");
+  EXPECT_EQ(end_tokens(folder), Ids({7}));
+  write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(end_tokens(folder), Ids({7}));
+  write("generation_config.json", R"({"eos_token_id": [3, 4]})");
+  EXPECT_EQ(end_tokens(folder), Ids({3, 4}));
+}
+
+TEST_F(EndTokens, WhatIsNoTokenIsRefused) {
+  for (const char* text : {R"({"eos_token_id": -1})", R"({"eos_token_id": "</s>"})", R"({"eos_token_id": [1, 2.5]})"}) {
+    write("config.json", text);
+    EXPECT_THROW(end_tokens(folder), Error) << text;
+  }
+  write("config.json", "{");
+  EXPECT_THROW(end_tokens(folder), Error);
+}
+
+}  // namespace
+}  // namespace hypic

@@ -1,0 +1,45 @@
+#include "reference/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+
+namespace hypic::reference {
+namespace {
+
+class AvailableMemory : public testing::Test {
+ protected:
+  AvailableMemory() : root_(testing::TempDir() + "available_memory") { std::filesystem::remove_all(root_); }
+  ~AvailableMemory() override { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  const std::string root_;
+};
+
+TEST_F(AvailableMemory, IsTheLeastOfMachineAndGroups) {
+  EXPECT_EQ(available_memory(root_), SIZE_MAX);
+  write("/proc/meminfo", "MemTotal:       9000 kB\nMemAvailable:   8000 kB\n");
+  EXPECT_EQ(available_memory(root_), 8000 * 1024);
+  write("/proc/self/cgroup", "4:memory:/old\n0::/pod/job\n");
+  EXPECT_EQ(available_memory(root_), 8000 * 1024);
+  write("/sys/fs/cgroup/pod/job/memory.max", "max\n");
+  write("/sys/fs/cgroup/pod/job/memory.current", "1000\n");
+  EXPECT_EQ(available_memory(root_), 8000 * 1024);
+  write("/sys/fs/cgroup/pod/memory.max", "5000000\n");
+  write("/sys/fs/cgroup/pod/memory.current", "2000000\n");
+  EXPECT_EQ(available_memory(root_), 3000000);
+  write("/sys/fs/cgroup/pod/memory.stat", "anon 7\ninactive_file 500000\n");
+  EXPECT_EQ(available_memory(root_), 3500000);
+  write("/sys/fs/cgroup/memory.max", "1000\n");  // of a container that sees its own group as the root
+  write("/sys/fs/cgroup/memory.current", "2000\n");
+  EXPECT_EQ(available_memory(root_), 0);
+}
+
+}  // namespace
+}  // namespace hypic::reference
