@@ -65,7 +65,7 @@ std::string items_file(const std::string& path) {
 int compare(const std::vector<std::string>& paths) {
   const Result result =
       quality::compare(quality::load_rows(items_file(paths[0])), quality::load_rows(items_file(paths[1])));
-  for (const Table& table : result.tables) print(table, 2);
+  for (const Table& table : result.tables) print(table, 3);
   std::cout << to_string(result.verdict) << ": " << result.why << "\n";
   return result.verdict == Verdict::pass ? 0 : 1;
 }

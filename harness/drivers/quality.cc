@@ -61,6 +61,12 @@ CellPrompt as_asked(const CellPrompt& prompt, const Mode& mode) {
   return one;
 }
 
+// Without the folders before it.
+std::string short_name(const std::string& model) {
+  const fs::path path(model);
+  return (path.has_filename() ? path : path.parent_path()).filename();
+}
+
 int64_t token_count(const std::vector<Tokens>& segments) {
   int64_t n = 0;
   for (const Tokens& tokens : segments) n += static_cast<int64_t>(tokens.size());
@@ -103,18 +109,17 @@ class CellRun {
       const auto found = finished.find(item.prompt.id);
       return found != finished.end() && found->second.size() == settings_.modes.size() + 3;
     };
-    std::vector<const Item*> left;
-    for (const Item& item : items_)
-      if (!whole(item)) left.push_back(&item);
-    const size_t before = items_.size() - left.size();
-    for (size_t begin = 0; begin < left.size(); begin += static_cast<size_t>(batch_)) {
-      const size_t end = std::min(left.size(), begin + static_cast<size_t>(batch_));
-      const std::vector<const Item*> batch(left.begin() + begin, left.begin() + end);
-      const double share = static_cast<double>(before + begin) / static_cast<double>(items_.size());
-      const double part = static_cast<double>(batch.size()) / static_cast<double>(items_.size());
+    // Batches are the same whatever is left of them: pools were made for them.
+    for (size_t begin = 0; begin < items_.size(); begin += static_cast<size_t>(batch_)) {
+      const size_t end = std::min(items_.size(), begin + static_cast<size_t>(batch_));
+      std::vector<const Item*> batch;
+      for (size_t i = begin; i < end; ++i)
+        if (!whole(items_[i])) batch.push_back(&items_[i]);
+      if (batch.empty()) continue;
+      const double share = static_cast<double>(begin) / static_cast<double>(items_.size());
+      const double part = static_cast<double>(end - begin) / static_cast<double>(items_.size());
       const std::vector<Row> rows = run_batch(batch, [&](double done, const std::string& mode) {
-        progress(share + done * part,
-                 str("items ", before + begin + 1, " to ", before + end, " of ", items_.size(), ", ", mode));
+        progress(share + done * part, str("items ", begin + 1, " to ", end, " of ", items_.size(), ", ", mode));
       });
       std::vector<nlohmann::ordered_json> lines;
       for (const Row& row : rows) {
@@ -220,7 +225,7 @@ class CellRun {
   Row row(const Item& item, const std::string& mode, const Response& answer, const Response& full) const {
     if (!std::all_of(answer.logits.begin(), answer.logits.end(), [](double x) { return std::isfinite(x); }))
       throw InternalError(str(item.prompt.id, ", ", mode, ": logits are not finite"));
-    Row row{cell_.label(), item.prompt.id, mode};
+    Row row{short_name(settings_.model), cell_.label(), item.prompt.id, mode};
     Tokens said = answer.tokens;
     if (!said.empty() && std::find(stop_.begin(), stop_.end(), said.back()) != stop_.end()) said.pop_back();
     row.output = tokenizer_.decode(said, true);

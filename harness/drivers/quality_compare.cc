@@ -13,11 +13,13 @@ namespace {
 
 constexpr size_t kShown = 50;  // outputs that differ, the least explained first
 
-using Key = std::tuple<std::string, std::string, std::string>;  // cell, mode, item
+using Where = std::tuple<std::string, std::string, std::string>;  // model, cell, mode
+using Key = std::pair<Where, std::string>;                        // and item
 
 std::map<Key, const Row*> by_key(const std::vector<Row>& rows) {
   std::map<Key, const Row*> all;
-  for (const Row& row : rows) all[{row.cell, row.mode, row.id}] = &row;  // the last one counts, as for a resume
+  for (const Row& row : rows)
+    all[{{row.model, row.cell, row.mode}, row.id}] = &row;  // the last one counts, as for a resume
   return all;
 }
 
@@ -46,13 +48,13 @@ Result compare(const std::vector<Row>& a, const std::vector<Row>& b) {
     int64_t all = 0, same = 0, explained = 0;
     double widest = 0;  // gap of those that differ
   };
-  std::map<std::pair<std::string, std::string>, Count> counts;
+  std::map<Where, Count> counts;
   std::vector<Difference> differences;
   Count total;
   for (const auto& [key, row] : of_a) {
     const auto other = of_b.find(key);
     if (other == of_b.end()) continue;
-    Count& count = counts[{std::get<0>(key), std::get<1>(key)}];
+    Count& count = counts[key.first];
     ++count.all;
     if (row->tokens == other->second->tokens) {
       ++count.same;
@@ -62,16 +64,16 @@ Result compare(const std::vector<Row>& a, const std::vector<Row>& b) {
     count.explained += differences.back().excess <= 1;
     count.widest = std::max(count.widest, differences.back().gap);
   }
-  require(!counts.empty(), "the two runs have no item in common: other cells, seeds or modes");
+  require(!counts.empty(), "the two runs have no item in common: other models, cells, seeds or modes");
   Result result;
   result.name = "comparison";
   result.driver = "quality";
   Table table{"Outputs of two runs",
-              {"cell", "mode", "items", "same output", "others explained", "not explained", "widest gap"},
+              {"model", "cell", "mode", "items", "same output", "others explained", "not explained", "widest gap"},
               {}};
   for (const auto& [where, count] : counts) {
     const int64_t others = count.all - count.same;
-    table.rows.push_back({where.first, where.second, count.all,
+    table.rows.push_back({std::get<0>(where), std::get<1>(where), std::get<2>(where), count.all,
                           Cell(static_cast<double>(count.same) / static_cast<double>(count.all), Format::percent, 1),
                           count.explained, others - count.explained, others > 0 ? Cell(count.widest) : Cell("–")});
     total.all += count.all;
@@ -80,11 +82,12 @@ Result compare(const std::vector<Row>& a, const std::vector<Row>& b) {
   }
   std::stable_sort(differences.begin(), differences.end(),
                    [](const Difference& x, const Difference& y) { return x.excess > y.excess; });
-  Table which{
-      "Outputs that differ", {"cell", "mode", "item", "first token", "gaps", "allowed", "over allowed", "a", "b"}, {}};
+  Table which{"Outputs that differ",
+              {"model", "cell", "mode", "item", "first token", "gaps", "allowed", "over allowed", "a", "b"},
+              {}};
   for (const Difference& d : differences) {
     if (which.rows.size() == kShown) break;
-    which.rows.push_back({d.a->cell, d.a->mode, d.a->id, static_cast<int64_t>(d.at), Cell(d.gap),
+    which.rows.push_back({d.a->model, d.a->cell, d.a->mode, d.a->id, static_cast<int64_t>(d.at), Cell(d.gap),
                           Cell(2 * std::max(d.a->allowed, d.b->allowed)), Cell(d.excess), d.a->output, d.b->output});
   }
   const int64_t unexplained = total.all - total.same - total.explained;

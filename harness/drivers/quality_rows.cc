@@ -28,7 +28,8 @@ double number(const nlohmann::json& value) {
 nlohmann::ordered_json to_json(const Row& row) {
   std::vector<double> gaps;
   for (const double gap : row.gaps) gaps.push_back(four_digits(gap));
-  return {{"cell", row.cell},
+  return {{"model", row.model},
+          {"cell", row.cell},
           {"id", row.id},
           {"mode", row.mode},
           {"score", row.score},
@@ -47,6 +48,7 @@ nlohmann::ordered_json to_json(const Row& row) {
 Row row_from_json(const nlohmann::json& json, const std::string& where) {
   try {
     Row row;
+    json.at("model").get_to(row.model);
     json.at("cell").get_to(row.cell);
     json.at("id").get_to(row.id);
     json.at("mode").get_to(row.mode);

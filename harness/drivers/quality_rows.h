@@ -14,6 +14,7 @@ namespace hypic::quality {
 inline constexpr const char *kAgain = "again", *kFloor = "floor";
 
 struct Row {
+  std::string model;  // its name, without the folders before it
   std::string cell, id;
   std::string mode;          // of mode.h, or kAgain, kFloor
   double score = 0;          // in [0, 1]

@@ -16,7 +16,7 @@ namespace hypic::quality {
 namespace {
 
 Row row(const std::string& id, const std::string& mode, double score, const Tokens& tokens = {1, 2}) {
-  Row r{"fact/8x64", id, mode, score, "text", tokens, std::vector<double>(tokens.size(), 0.25)};
+  Row r{"tiny", "fact/8x64", id, mode, score, "text", tokens, std::vector<double>(tokens.size(), 0.25)};
   r.same_output = r.same_first = true;
   r.kl = 0.5;
   r.allowed = 0.1;
@@ -142,6 +142,9 @@ TEST(QualityRows, OutputsThatDifferAreExplainedByTheirGaps) {
   for (int i = 0; i < 3; ++i) b[i].tokens = {1, 7}, b[i].gaps[1] = a[i].gaps[1] = 0;
   result = compare(a, b);
   EXPECT_EQ(result.verdict, Verdict::fail) << "98.5 %, though explained";
+  b = a;
+  for (Row& one : b) one.model = "another";
+  EXPECT_THROW(compare(a, b), Error);
   b.assign(1, row("other", "full", 1));
   EXPECT_THROW(compare(a, b), Error);
 }

@@ -1,67 +1,19 @@
-// Instructions of compute capability 9.0 that the kernels of many rows are made of: thin names for the PTX of
-// mbarrier, bulk copies (TMA), thread-block clusters and wgmma.
+// What the wgmma kernel of `experts` has beyond common/wgmma.cuh: clusters of two blocks, copies to both, products of
+// any width.
 #pragma once
 
 #include <cuda.h>
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "kernels/common/wgmma.cuh"
+
 namespace hypic::cuda {
 
-// ---- Barriers in shared memory. Waiting for parity p of a fresh barrier ends with its first phase for p = 0 and at
-// once for p = 1.
-
-__device__ inline void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// After all of a block's barrier_init, before cluster_sync.
-__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Arrives, and lets the phase wait for so many bytes of bulk copies.
-__device__ inline void barrier_arrive_expect(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// At the same barrier of the block `rank` of the cluster.
-__device__ inline void barrier_arrive_at(uint32_t barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-__device__ inline void barrier_wait(uint32_t barrier, int parity) {
-  uint32_t passed;
-  do {  // a try sleeps for a time where the phase is not over
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(passed)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (!passed);
-}
-
-// ---- Clusters of two blocks along x
-
-__device__ inline int cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
 // All threads of the cluster.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-
-// ---- Copies
-
-// One of the barrier's arrivals, when all cp.async of this thread so far have come in.
-__device__ inline void cp_async_arrive(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-// Makes finished cp.async that this thread has seen visible to its wgmma.
-__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a tensor of five axes to the same address of each block in `blocks` (a bit each), told to the barrier
 // at the same address there.
@@ -81,10 +33,6 @@ __device__ inline void bulk_load_2d(uint32_t to, const CUtensorMap* map, uint32_
       "l"(map), "r"(barrier), "r"(c0), "r"(c1)
       : "memory");
 }
-__device__ inline void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 __device__ inline uint4 load_shared_16(uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -92,34 +40,6 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
                : "r"(address)
                : "memory");
   return x;
-}
-
-// ---- Products of a warpgroup
-
-// Rows of kRowBytes, 64 or 128, one after another from an address that is a multiple of 1024, chunks of 16 bytes placed
-// by swizzle; + 2 is the next 16 elements of 16 bits. Of each kEvery eights of rows one is taken.
-template <int kRowBytes, int kEvery = 1>
-__device__ inline uint64_t wgmma_operand(uint32_t address) {
-  static_assert(kRowBytes == 64 || kRowBytes == 128);
-  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{kEvery * 8 * kRowBytes >> 4} << 32 |
-         uint64_t{kRowBytes == 128 ? 1 : 2} << 62;
-}
-// Where chunk `chunk` of row `row` lies in its row, as wgmma and TMA have it.
-template <int kRowBytes>
-__device__ constexpr int swizzle(int row, int chunk) {
-  return chunk ^ (row * kRowBytes / 128 & (kRowBytes / 16 - 1));
-}
-__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Keeps the compiler from moving what touches the sums past this point.
-template <int kCount>
-__device__ inline void wgmma_hold(float (&c)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
 
 // The registers of a product of n = 8 · blocks, as text and as operands.

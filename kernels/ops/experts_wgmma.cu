@@ -13,6 +13,7 @@
 #include "kernels/common/mma.cuh"
 #include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
+#include "kernels/common/wgmma.cuh"
 #include "kernels/ops/experts_hopper.cuh"
 #include "kernels/ops/experts_mma.cuh"
 #include "kernels/ops/experts_plan.h"
@@ -47,7 +48,7 @@ constexpr int kFetchRows = kFetchers / kChunks;
 constexpr int kRowsOfThread = (Wide::kBlockRows + kFetchRows - 1) / kFetchRows;
 constexpr int kFetchRegisters = 56, kMultiplyRegisters = 224;  // 128 · 56 + 256 · 224 = 384 · 168
 constexpr int kEmptyArrivals = 2 * 8;                          // the warps that multiply, in both blocks
-static_assert(kFetchRows % 8 == 0 && kEightBytes % 1024 == 0 && Wide::kBlockRows % Wide::kBoxRows == 0);
+static_assert(kFetchRows % 8 == 0 && kRowBytes == 128 && Wide::kBlockRows % Wide::kBoxRows == 0);
 
 template <Product kProduct>
 struct Shape {
@@ -92,7 +93,7 @@ __device__ void fetch_gathered(const CUtensorMap* weights, const ProductArgs& p,
   constexpr uint32_t kNone = 0xffffffffu;
   const int thread = threadIdx.x - kMultipliers;
   const int chunk = thread % kChunks, first = thread / kChunks;
-  const uint32_t to = kPairsAt + first * kRowBytes + swizzle<kRowBytes>(first, chunk) * 16;
+  const uint32_t to = kPairsAt + first * kRowBytes + swizzle_128(first, chunk) * 16;
   const auto row_stride = static_cast<uint32_t>(p.x_stride / 8);
   const int clusters = gridDim.x / 2;
   Slot slot;
@@ -128,7 +129,7 @@ __device__ void fetch_gathered(const CUtensorMap* weights, const ProductArgs& p,
         if (x_rows[j] != kNone)
           cp_async_16(stage + to + j * kFetchRows * kRowBytes, p.x + static_cast<int64_t>(x_rows[j]) * 8 + column,
                       column < p.K);
-      cp_async_arrive(ring.full + slot.at * 8);
+      barrier_arrive_copied(ring.full + slot.at * 8);
       slot.advance();
     }
   }
@@ -162,12 +163,28 @@ __device__ void fetch(const CUtensorMap* weights, const CUtensorMap* pairs, cons
 
 // ---- The groups that multiply
 
+// The activation is chosen once for all of them, so that they overlap.
+template <int kCount>
+__device__ __forceinline__ void activate_all(float (&x)[kCount], int activation) {
+  const auto all = [&](auto constant) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = activate_fast(x[i], decltype(constant)::value);
+  };
+  switch (static_cast<Activation>(activation)) {
+    case Activation::silu: return all(std::integral_constant<int, static_cast<int>(Activation::silu)>());
+    case Activation::sigmoid: return all(std::integral_constant<int, static_cast<int>(Activation::sigmoid)>());
+    case Activation::relu2: return all(std::integral_constant<int, static_cast<int>(Activation::relu2)>());
+    default: return;
+  }
+}
+
 // One tile of one group: [128 of the weights, K] · [kN pairs, K]ᵀ.
 template <Product kProduct, int kN>
 __device__ void multiply(const ProductArgs& p, Ring ring, Slot& slot, uint32_t out_stage, Rows rows, int column,
                          int steps) {
   using S = Shape<kProduct>;
-  constexpr int kOutRows = Wide::kOutRows, kOutRowBytes = S::kWarpColumns * 2, kOutChunks = kOutRowBytes / 16;
+  constexpr int kOutRows = Wide::kOutRows, kOutRowBytes = S::kGroupColumns * 2, kOutChunks = kOutRowBytes / 16;
+  constexpr int kWarpChunks = kOutChunks / 4;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
   int32_t places[(kN + kOutRows - 1) / kOutRows];  // where the rows go, each lane's
 #pragma unroll
@@ -185,18 +202,19 @@ __device__ void multiply(const ProductArgs& p, Ring ring, Slot& slot, uint32_t o
   int before = 0;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(ring.full + slot.at * 8, slot.parity);
-    if constexpr (S::kGathers) fence_async_proxy();  // what cp.async wrote, for wgmma
-    const uint64_t weights = wgmma_operand<kRowBytes, 2>(ring.stage(slot.at) + group * (kPairsAt / 2));
-    const uint64_t pairs = wgmma_operand<kRowBytes>(ring.stage(slot.at) + kPairsAt);
-    wgmma_hold(sum[0]), wgmma_hold(sum[1]);
+    if constexpr (S::kGathers) shared_fence();  // what cp.async wrote, for wgmma
+    const uint64_t weights = matrix_in_shared(ring.stage(slot.at) + group * (kPairsAt / 2), 16, 2 * kEightBytes);
+    const uint64_t pairs = matrix_in_shared(ring.stage(slot.at) + kPairsAt, 16, kEightBytes);
+    wgmma_operand(sum);
     wgmma_begin();
 #pragma unroll
     for (int k16 = 0; k16 < Wide::kStep / 16; ++k16) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) wgmma_bf16<kN>(sum[i], weights + i * (kEightBytes / 16) + k16 * 2, pairs + k16 * 2);
+      for (int i = 0; i < 2; ++i)
+        wgmma_bf16<kN>(sum[i], matrix_at(weights, i * kEightBytes + k16 * 32), matrix_at(pairs, k16 * 32));
     }
     wgmma_commit();
-    wgmma_hold(sum[0]), wgmma_hold(sum[1]);
+    wgmma_operand(sum);
     if (step > 0) {
       wgmma_wait<1>();
       release(before);
@@ -205,43 +223,47 @@ __device__ void multiply(const ProductArgs& p, Ring ring, Slot& slot, uint32_t o
     slot.advance();
   }
   wgmma_wait<0>();
-  wgmma_hold(sum[0]), wgmma_hold(sum[1]);
+  wgmma_operand(sum);
   release(before);
 
-  // Out through shared memory of each warp: matrices of 8 columns by 8 pairs are turned on the way, so that whole
-  // sectors leave.
-  const auto at = [&](int row, int chunk) {
-    return out_stage + row * kOutRowBytes + swizzle<kOutRowBytes>(row, chunk) * 16;
+  // Out through shared memory of the group: matrices of 8 columns by 8 pairs are turned on the way, so that whole lines
+  // leave.
+  const auto at = [&](int row, int chunk) {  // eight rows at one chunk touch every bank once
+    return out_stage + row * kOutRowBytes + (chunk ^ (row & 7)) * 16;
   };
-  const int chunk = lane % kOutChunks, to_column = column + threadIdx.x / 32 % 4 * S::kWarpColumns + chunk * 8;
+  const int warp = threadIdx.x / 32 % 4;
+  constexpr int kRowsAtOnce = 32 / kOutChunks;
+  const int chunk = lane % kOutChunks, to_column = column + chunk * 8;
 #pragma unroll
   for (int begin = 0; begin < kN; begin += kOutRows) {
     constexpr int kEights = kOutRows / 8;
-    __syncwarp();  // what was here before is read
+    named_barrier(1 + group, 128);  // what was here before is read
+    constexpr int kValues = 4 * kOutRows / 8;
+    float x[kValues] = {}, y[kValues] = {};  // columns of even eights and of odd ones, or gates and what they multiply
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+      if (begin / 2 + i < kN / 2) x[i] = sum[0][begin / 2 + i], y[i] = sum[1][begin / 2 + i];
+    if constexpr (kProduct != Product::down) activate_all(x, p.activation);
+    if constexpr (kProduct == Product::ungated) activate_all(y, p.activation);
 #pragma unroll
     for (int e = 0; e < kEights && begin + e * 8 < kN; ++e) {
-      const int j = begin / 8 + e;
-      const uint32_t to = at(e * 8 + lane % 8, lane / 8 % kOutChunks);
-      if constexpr (kProduct == Product::gated) {  // gate and up of a column lie in one thread
-        const auto value = [&](int i) { return activate_fast(sum[0][4 * j + i], p.activation) * sum[1][4 * j + i]; };
-        stmatrix_x2_trans(to, pack_bf16(value(0), value(1)), pack_bf16(value(2), value(3)));
+      const int i = 4 * e;
+      const uint32_t to = at(e * 8 + lane % 8, warp * kWarpChunks + lane / 8 % kWarpChunks);
+      if constexpr (kProduct == Product::gated) {
+        stmatrix_x2_trans(to, pack_bf16(x[i] * y[i], x[i + 1] * y[i + 1]),
+                          pack_bf16(x[i + 2] * y[i + 2], x[i + 3] * y[i + 3]));
       } else {
-        const auto value = [&](int i, int c) {
-          const float x = sum[i][4 * j + c];
-          return kProduct == Product::down ? x : activate_fast(x, p.activation);
-        };
-        stmatrix_x4_trans(to, {pack_bf16(value(0, 0), value(0, 1)), pack_bf16(value(1, 0), value(1, 1)),
-                               pack_bf16(value(0, 2), value(0, 3)), pack_bf16(value(1, 2), value(1, 3))});
+        stmatrix_x4_trans(to, {pack_bf16(x[i], x[i + 1]), pack_bf16(y[i], y[i + 1]), pack_bf16(x[i + 2], x[i + 3]),
+                               pack_bf16(y[i + 2], y[i + 3])});
       }
     }
-    __syncwarp();
+    named_barrier(1 + group, 128);
 #pragma unroll
-    for (int part = 0; part < kOutChunks && begin + part * (32 / kOutChunks) < kN; ++part) {
-      const int row = part * (32 / kOutChunks) + lane / kOutChunks;
-      const uint4 values = load_shared_16(at(row, chunk));
+    for (int part = 0; part < kOutRows / 4 / kRowsAtOnce; ++part) {
+      const int row = warp * (kOutRows / 4) + part * kRowsAtOnce + lane / kOutChunks;
       const int64_t place = __shfl_sync(0xffffffffu, places[begin / kOutRows], row);
       if (begin + row < rows.count && to_column < p.columns)
-        *reinterpret_cast<uint4*>(p.out + place * p.columns + to_column) = values;
+        *reinterpret_cast<uint4*>(p.out + place * p.columns + to_column) = load_shared_16(at(row, chunk));
     }
   }
 }
@@ -269,15 +291,15 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
   const uint32_t base = shared_address(shared), out_stages = base + Wide::kStages * Wide::kStageBytes;
   const uint32_t barriers = out_stages + Wide::kOutBytes;
   const Ring ring{base, barriers, barriers + Wide::kStages * 8};
-  const int rank = cluster_rank(), warp = threadIdx.x / 32;
+  const int rank = static_cast<int>(cluster_rank()), warp = threadIdx.x / 32;
 
   if (threadIdx.x == 0) {
-    prefetch_map(&weights), prefetch_map(&pairs);
+    prefetch_tensor(&weights), prefetch_tensor(&pairs);
     for (int i = 0; i < Wide::kStages; ++i) {
       barrier_init(ring.full + i * 8, S::kFullArrivals);
       barrier_init(ring.empty + i * 8, kEmptyArrivals);
     }
-    barrier_init_done();
+    barrier_init_fence();
   }
   cluster_sync();
   follow();
@@ -298,7 +320,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
       const Rows rows = rows_of(ahead, rank);
       if (at + clusters < work) ahead = p.tiles[(at + clusters) / p.column_tiles];
       const int column = at % p.column_tiles * S::kColumns + group * S::kGroupColumns;
-      multiply_any<kProduct>(Widths(), p, ring, slot, out_stages + warp * Wide::kOutWarpBytes, rows, column, steps);
+      multiply_any<kProduct>(Widths(), p, ring, slot, out_stages + group * (4 * Wide::kOutWarpBytes), rows, column, steps);
     }
   }
   cluster_sync();  // the other block may still send here
@@ -324,8 +346,7 @@ CUtensorMap tensor_map(const void* data, const cuuint64_t (&sizes)[kAxes], const
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kAxes, const_cast<void*>(data), sizes, strides, box,
              element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             kRowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HYPIC_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error ", static_cast<int>(result));
   return map;
 }
