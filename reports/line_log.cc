@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
 #include "core/check.h"
 #include "core/file.h"
@@ -24,13 +23,13 @@ std::string sealed(const std::string& json) {
   return str(kSealBegin, digest, kSealEnd, std::string_view(json).substr(1));
 }
 
+}  // namespace
+
 std::string unsealed(std::string_view line) {
   std::string json = "{" + std::string(line.substr(std::min(line.size(), kSeal)));
   require(sealed(json) == line, "damaged or edited: its sha256 does not fit the rest of it");
   return json;
 }
-
-}  // namespace
 
 LineLog::LineLog(const std::string& path, bool keep, std::size_t max_bytes,
                  const std::function<void(const std::string&)>& read)
@@ -68,7 +67,7 @@ void LineLog::append(const std::vector<std::string>& jsons) {
   errno = 0;
   const ssize_t written = ::write(file_, lines.data(), lines.size());
   if (written != static_cast<ssize_t>(lines.size()) || ::fdatasync(file_) != 0) {
-    const std::string reason = errno ? std::strerror(errno) : "short write";
+    const std::string reason = errno ? std::strerror(errno) : "only a part was written; is the disk full?";
     const bool restored = ::ftruncate(file_, static_cast<off_t>(size_)) == 0;
     fail(path_, ": cannot append: ", reason, restored ? "" : "; its last line is cut");
   }

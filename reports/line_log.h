@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hypic {
+
+// The JSON that LineLog wrote as this line, without its line end. Error: it is not as append left it.
+std::string unsealed(std::string_view line);
 
 // Each line has the digest of its JSON as the first field, so that a file that was edited or damaged on the disk is
 // not taken for a measurement. Owns the file; a second log on it is refused while this one lives.

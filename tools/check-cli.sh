@@ -134,7 +134,7 @@ expect 0 "MEASURED: report in" quality $asked --modes prefix,addition --out "$ou
 expect 0 "MEASURED" quality $asked --modes prefix,addition --out "$out/quality" --resume
 expect 2 "holds results of another suite" quality $asked --modes prefix --out "$out/quality" --resume
 expect 0 "PASS: 10 of 10 outputs are the same" quality --compare "$out/quality" "$out/quality/items.jsonl"
-expect 2 "not a row of driver quality" quality --compare "$out/quality" "$out/rows.jsonl"
+expect 2 "not a line of an items.jsonl of hypic quality" quality --compare "$out/quality" "$out/rows.jsonl"
 expect 2 "--task or --dataset: say what to ask" quality
 expect 2 "--rows: must be an integer in 1" quality --task fact --rows=-1
 expect 2 '--modes: mode "full": full recompute runs anyway' quality --task fact --modes full

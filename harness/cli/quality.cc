@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "core/check.h"
 #include "harness/cli/commands.h"
@@ -19,7 +20,8 @@ struct Options {
   RunSettings settings;
   std::string model = kDefaultModel, backend = "cpu", modes;
   std::string tasks, datasets;
-  int64_t segments = 8, tokens = 64, rows = 0, max_tokens = 0, new_tokens = 0, batch = 32, states = 0, seed = 7;
+  int64_t segments = 8, tokens = 64, batch = 32, states = 0, seed = 7;
+  std::optional<int64_t> rows, max_tokens, new_tokens;
   std::vector<std::string> compared;
 };
 
@@ -29,8 +31,8 @@ Suite suite_of(const Options& options) {
   std::string name;
   const auto add = [&](const char* kind, const std::string& what, nlohmann::json cell) {
     cell[kind] = what;
-    if (options.rows != 0) cell["rows"] = options.rows;
-    if (options.new_tokens != 0) cell["new_tokens"] = options.new_tokens;
+    if (options.rows) cell["rows"] = *options.rows;
+    if (options.new_tokens) cell["new_tokens"] = *options.new_tokens;
     cells.push_back(std::move(cell));
     name += str(name.empty() ? "" : ", ", what);
   };
@@ -40,7 +42,7 @@ Suite suite_of(const Options& options) {
   if (!options.datasets.empty())
     for (const std::string& dataset : at_commas("--dataset", options.datasets))
       add("dataset", dataset,
-          options.max_tokens != 0 ? nlohmann::json{{"max_tokens", options.max_tokens}} : nlohmann::json::object());
+          options.max_tokens ? nlohmann::json{{"max_tokens", *options.max_tokens}} : nlohmann::json::object());
   require(!cells.empty(), "--task or --dataset: say what to ask");
   SuiteCase c;
   c.name = name;
@@ -81,18 +83,23 @@ void add_quality(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--model", options->model,
                       "random:NAME[:SEED], a folder, or OWNER/NAME in the Hub's cache (default random:qwen3.5-tiny)");
   add_backend_options(*command, options->backend, "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
-  command->add_option("--task", options->tasks,
-                      "Synthetic tasks, commas between: fact, two_hop, headlines, figures, distance, latest");
-  command->add_option("--segments", options->segments, "Documents of a task's row (default 8)");
-  command->add_option("--tokens", options->tokens, "Tokens of each, about (default 64)");
-  command->add_option("--dataset", options->datasets,
-                      "Datasets, commas between: hotpotqa, 2wikimqa, musique, triviaqa, multi_news, gov_report");
+  CLI::Option* tasks =
+      command->add_option("--task", options->tasks,
+                          "Synthetic tasks, commas between: fact, two_hop, headlines, figures, distance, latest");
+  command->add_option("--segments", options->segments, "Documents of a task's row (default 8)")->needs(tasks);
+  command->add_option("--tokens", options->tokens, "Tokens of each, about (default 64)")->needs(tasks);
+  CLI::Option* datasets =
+      command->add_option("--dataset", options->datasets,
+                          "Datasets, commas between: hotpotqa, 2wikimqa, musique, triviaqa, multi_news, gov_report");
   command->add_option("--data", settings.context.data, "Its file, or a folder with NAME.jsonl of each")
-      ->check(CLI::ExistingPath);
+      ->check(CLI::ExistingPath)
+      ->needs(datasets);
   command->add_option("--rows", options->rows, "Items (default 500 of a task, 200 of a dataset)");
-  command->add_option(
-      "--max-tokens", options->max_tokens,
-      "Of a dataset's prompt: a longer one loses its middle, as in LongBench (default: what the model takes)");
+  command
+      ->add_option(
+          "--max-tokens", options->max_tokens,
+          "Of a dataset's prompt: a longer one loses its middle, as in LongBench (default: what the model takes)")
+      ->needs(datasets);
   command->add_option("--new-tokens", options->new_tokens,
                       "Of an answer at most (default: of a task some more than the right one takes, else LongBench's)");
   command->add_option("--modes", options->modes, "Modes with commas between (default: all)");
@@ -107,7 +114,9 @@ void add_quality(CLI::App& app, int& status, const std::string& command_line) {
           "--compare", options->compared,
           "Two folders or items.jsonl of such runs: how many outputs are the same, and what explains the others")
       ->expected(2)
-      ->check(CLI::ExistingPath);
+      ->check(CLI::ExistingPath)
+      ->excludes(tasks)
+      ->excludes(datasets);
   command->callback([options, &status] {
     if (!options->compared.empty()) {
       status = compare(options->compared);

@@ -76,9 +76,13 @@ std::vector<std::string> at_commas(const std::string& option, const std::string&
 
 std::string by_option(const std::string& command, const std::string& what) {
   const std::string place = command + ": cases[0]";
-  for (const auto& [more, option] : {std::pair{".parameters.cells[0].", "--"}, {".parameters.", "--"}, {": ", ""}})
-    if (what.starts_with(place + more)) return option + what.substr((place + more).size());
-  return what;
+  const size_t end = what.starts_with(place) ? what.find(": ", place.size()) : what.npos;
+  if (end == what.npos) return what;
+  std::string name = what.substr(place.size(), end - place.size());  // such as .parameters.cells[1].new_tokens
+  name.erase(0, name.rfind('.') + 1);
+  if (name.empty() || name == "parameters" || name.starts_with("cells")) return what.substr(end + 2);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name + what.substr(end);
 }
 
 void print(const Table& table, size_t texts) {

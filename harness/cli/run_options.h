@@ -16,7 +16,8 @@ int run_and_say(const Suite& suite, RunSettings settings);
 // The parts of an option's value between commas. Error: an empty one.
 std::vector<std::string> at_commas(const std::string& option, const std::string& text);
 
-// An error about the first cell of the suite that `command` made, with the options that its places come from.
+// An error about the suite that `command` made, its place by the option that it comes from: "quality:
+// cases[0].parameters.cells[1].new_tokens: must …" is "--new-tokens: must …". Without one the place is left out.
 std::string by_option(const std::string& command, const std::string& what);
 
 // On the terminal: the first `texts` columns to the left, numbers to the right.

@@ -83,6 +83,7 @@ struct Part {
 
 std::vector<Part> read_mix(const std::string& path) {
   const nlohmann::json mix = parse_json(read_file(path, size_t{1} << 20), path);
+  require(mix.is_array(), path, ": a mix is a list of {task, segments: [from, to], tokens: [from, to], weight}");
   std::vector<Part> parts;
   try {
     for (const nlohmann::json& each : mix) {
@@ -91,12 +92,15 @@ std::vector<Part> read_mix(const std::string& path) {
            {std::tuple{"segments", part.segments, 2, 32}, std::tuple{"tokens", part.tokens, 16, 4096}}) {
         for (int i = 0; i < 2; ++i) {
           const nlohmann::json& value = each.at(name).at(size_t(i));
-          require(is_integer_in(value, i == 0 ? low : range[0], high), path, ": part ", parts.size(), ": \"", name,
-                  "\" is [from, to] within ", low, " and ", high);
+          require(each.at(name).size() == 2 && is_integer_in(value, i == 0 ? low : range[0], high), path, ": part ",
+                  parts.size(), ": \"", name, "\" is [from, to] within ", low, " and ", high);
           range[i] = value.get<int>();
         }
       }
       require(part.weight > 0, path, ": part ", parts.size(), ": \"weight\" must be above 0");
+      for (const auto& [key, value] : each.items())
+        require(key == "task" || key == "segments" || key == "tokens" || key == "weight", path, ": part ",
+                parts.size(), ": unknown key \"", key, "\"");
       parts.push_back(part);
     }
   } catch (const nlohmann::json::exception& error) {
@@ -238,7 +242,7 @@ void add_tasks(CLI::App& app, int&) {
   command->add_option("--split", options->split, "Whose values")
       ->check(CLI::IsMember({"train", "test"}))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "Another seed, other rows")->capture_default_str();
+  number("--seed", options->seed, 0, int64_t{1} << 62, "Another seed, other rows");
   command->add_option("--tokenizer", options->tokenizer, "Count tokens with it (default for rows: count words)");
   command
       ->add_option("--out", options->out,

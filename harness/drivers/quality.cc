@@ -85,6 +85,9 @@ class CellRun {
         stop_(end_tokens(settings.choice.model)),
         batch_(settings.batch),
         full_(cell_mode("full")) {
+    for (const int32_t id : stop_)
+      require(id < model.spec().vocabulary, settings.model, ": eos_token_id ", id, " is outside the vocabulary of ",
+              model.spec().vocabulary, "; no answer would end");
     EngineOptions options;
     options.max_rows = settings.chunk;
     options.faults = settings.faults;
@@ -316,7 +319,10 @@ std::string note(const Settings& settings, const Model& model, const std::vector
   if (std::any_of(settings.cells.begin(), settings.cells.end(), of_dataset))
     text += " Prompts of datasets are LongBench's as plain text: hypic applies no chat template.";
   if (model.backend().batch_invariant()) text += " Full again and prefix gave the very bits of full recompute.";
-  if (settings.choice.model.starts_with("random:")) text += " Weights are random.";
+  if (settings.choice.model.starts_with("random:"))
+    text += " Weights are random.";
+  else if (end_tokens(settings.choice.model).empty())
+    text += " The model names no eos_token_id: each answer runs to its limit, and of a task none is right.";
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include "harness/drivers/quality_compare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -36,6 +37,7 @@ Difference difference_of(const Row& a, const Row& b) {
   Difference d{&a, &b, at, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
   if (at >= std::min(a.tokens.size(), b.tokens.size())) return d;  // one says more: no rounding does that
   d.gap = a.gaps[at] + b.gaps[at];
+  if (std::isnan(d.gap)) d.gap = d.excess;  // a lead that is not finite
   d.excess = d.gap / (2 * std::max(a.allowed, b.allowed));
   return d;
 }
@@ -100,10 +102,13 @@ Result compare(const std::vector<Row>& a, const std::vector<Row>& b) {
   result.why = str(total.same, " of ", total.all, " outputs are the same (", format_number(same, Format::percent, 2),
                    ", ", format_number(kSameOutputs, Format::percent, 0), " are asked for); of the others ",
                    total.explained, " are explained by their top-two gaps, ", unexplained, " not");
+  const int64_t only_a = static_cast<int64_t>(of_a.size()) - total.all,
+                only_b = static_cast<int64_t>(of_b.size()) - total.all;
+  if (only_a + only_b > 0)
+    result.why += str("; not compared: ", only_a, " of the first run alone, ", only_b, " of the second alone");
   table.note =
       "Explained: at the first token that differs the leads of both runs' choices together are no more than two logits "
-      "may "
-      "move on another backend.";
+      "may move on another backend.";
   result.tables = {std::move(table)};
   if (!which.rows.empty()) result.tables.push_back(std::move(which));
   return result;

@@ -76,8 +76,8 @@ Cell read_cell(const nlohmann::json& json, const std::string& where) {
     require(!cell.dataset.empty(), where, ": names no task and no dataset");
     cell.max_tokens = parameters.integer("max_tokens", 0, 2, int64_t{1} << 28);
   } else {
-    cell.shape.segments = static_cast<int>(parameters.integer("segments", cell.shape.segments, 1, 1 << 12));
-    cell.shape.tokens = static_cast<int>(parameters.integer("tokens", cell.shape.tokens, 1, kMost));
+    cell.shape.segments = static_cast<int>(parameters.integer("segments", cell.shape.segments, 2, 32));
+    cell.shape.tokens = static_cast<int>(parameters.integer("tokens", cell.shape.tokens, 16, 4096));
   }
   cell.rows = parameters.integer("rows", cell.task.empty() ? 200 : 500, 1, kMost);
   cell.new_tokens = parameters.integer("new_tokens", 0, 1, kMost);

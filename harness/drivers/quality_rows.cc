@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "datasets/rows.h"
+#include "reports/line_log.h"
 
 namespace hypic::quality {
 namespace {
@@ -73,7 +75,15 @@ Row row_from_json(const nlohmann::json& json, const std::string& where) {
 std::vector<Row> load_rows(const std::string& path) {
   RowReader reader(path);
   std::vector<Row> rows;
-  for (nlohmann::json json; reader.next(json);) rows.push_back(row_from_json(json, reader.where()));
+  for (std::string line; reader.next_line(line);) {
+    try {
+      require(line.starts_with("{\"sha256\":"), "not a line of an items.jsonl of hypic quality");
+      rows.push_back(row_from_json(parse_json(unsealed(line), "item"), reader.where()));
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      fail(what.starts_with(path) ? what : str(reader.where(), ": ", what));
+    }
+  }
   require(!rows.empty(), path, ": holds no row");
   return rows;
 }

@@ -34,7 +34,7 @@ nlohmann::ordered_json to_json(const Row& row);
 // Error, beginning with `where`, for what to_json did not make.
 Row row_from_json(const nlohmann::json& json, const std::string& where);
 
-// The rows of an items.jsonl, by whatever case. Error: a file or row that is none.
+// The rows of an items.jsonl, by whatever case. Error: a file or row that is none, a line that was edited.
 std::vector<Row> load_rows(const std::string& path);
 
 }  // namespace hypic::quality

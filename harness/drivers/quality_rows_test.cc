@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/file.h"
 #include "harness/drivers/quality_charts.h"
 #include "harness/drivers/quality_compare.h"
 #include "harness/drivers/quality_summary.h"
+#include "reports/item_log.h"
 
 namespace hypic::quality {
 namespace {
@@ -33,10 +36,15 @@ double value(const Result& result, const std::string& tag) {
 }
 
 TEST(QualityRows, AreReadAsTheyWereWritten) {
-  const std::string path = testing::TempDir() + "quality_rows_test.jsonl";
   Row r = row("a \"quoted\"", "addition", 0.5);
   r.gaps = {0.123456, INFINITY};
-  std::ofstream(path) << to_json(r) << "\n";
+  const std::string path = testing::TempDir() + ItemLog::kFile;
+  std::filesystem::remove(path);
+  {
+    ItemLog log;
+    log.open(testing::TempDir(), false);
+    log.append("a case", {to_json(r)});
+  }
   const std::vector<Row> rows = load_rows(path);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].id, r.id);
@@ -50,6 +58,10 @@ TEST(QualityRows, AreReadAsTheyWereWritten) {
   EXPECT_THROW(row_from_json(broken, "here"), Error);
   broken.erase("gaps");
   EXPECT_THROW(row_from_json(broken, "here"), Error);
+  std::string text = read_file(path, 1 << 20);
+  text.replace(text.find("0.5"), 3, "1.0");
+  std::ofstream(path) << text;
+  EXPECT_THROW(load_rows(path), Error) << "edited";
   std::ofstream(path, std::ios::trunc);
   EXPECT_THROW(load_rows(path), Error);
 }
@@ -79,6 +91,11 @@ TEST(QualityRows, LossAndRecoveredGap) {
   EXPECT_NEAR(value(result, "loss_scored.addition"), 20, 1e-9);
   EXPECT_EQ(value(summarize({cell}, {rows}, {}, {"addition"}, {.from = 91, .rows = 10}, 1), "scored"), 0);
   EXPECT_EQ(value(summarize({cell}, {rows}, {}, {"addition"}, {.from = 90, .rows = 11}, 1), "scored"), 0);
+  for (auto& [mode, of] : rows) of.resize(5);
+  const Result few = summarize({cell}, {rows}, {}, {"addition"}, {.from = 90, .rows = 5}, 1);
+  for (const char* tag :
+       {"loss_low.fact/8x64.addition", "recovered_high.fact/8x64.addition", "loss_scored_low.addition"})
+    EXPECT_TRUE(std::isnan(value(few, tag))) << tag << ": too few for an interval";
 }
 
 // A line where a series has several points, over seams and over the shapes of one task.
@@ -145,6 +162,14 @@ TEST(QualityRows, OutputsThatDifferAreExplainedByTheirGaps) {
   b = a;
   for (Row& one : b) one.model = "another";
   EXPECT_THROW(compare(a, b), Error);
+  b = a;
+  b.pop_back();
+  result = compare(a, b);
+  EXPECT_NE(result.why.find("1 of the first run alone, 0 of the second"), std::string::npos) << result.why;
+  b = a;
+  b[0].tokens = {1, 7};
+  b[0].gaps[1] = NAN;
+  EXPECT_EQ(value(compare(a, b), "unexplained"), 1) << "a lead that is not finite";
   b.assign(1, row("other", "full", 1));
   EXPECT_THROW(compare(a, b), Error);
 }

@@ -96,9 +96,10 @@ class Summary {
         losses_[mode].push_back(lost);
         for (const Row& row : of) reused_[mode].total += row.total, reused_[mode].computed += row.computed;
       }
-      const Interval lost_in = mean_interval({&lost, 1}, seed_);
+      const bool enough = std::ssize(lost) >= kSamplesForInterval;
+      const Interval none{kNan, kNan}, lost_in = enough ? mean_interval({&lost, 1}, seed_) : none;
       const double kept = top > bottom ? (average(mode_points) - bottom) / (top - bottom) : kNan;
-      const Interval kept_in = recovered_interval(mode_points, floor_points, full_points, seed_);
+      const Interval kept_in = enough ? recovered_interval(mode_points, floor_points, full_points, seed_) : none;
       const auto put = [&](const char* tag, double x, const char* unit) {
         value(str(tag, ".", label, ".", mode), x, unit);
       };
@@ -149,7 +150,10 @@ class Summary {
       if (found != losses_.end())
         for (const std::vector<double>& lost : found->second) means.push_back(average(lost));
       const double loss = means.empty() ? kNan : average(means);
-      const Interval in = means.empty() ? Interval{kNan, kNan} : mean_interval(found->second, seed_);
+      const auto few = [](const std::vector<double>& lost) { return std::ssize(lost) < kSamplesForInterval; };
+      const Interval in = means.empty() || std::any_of(found->second.begin(), found->second.end(), few)
+                              ? Interval{kNan, kNan}
+                              : mean_interval(found->second, seed_);
       const TokenSums tokens = reused_[mode];
       const double reused =
           means.empty() ? kNan : 1 - static_cast<double>(tokens.computed) / static_cast<double>(tokens.total);
