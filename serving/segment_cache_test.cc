@@ -1387,7 +1387,7 @@ class Oracle {
 };
 
 TEST(SegmentCache, KeepsWhatTheOracleKeepsAndNeverExceedsItsBudget) {
-  rc::check("same entries as a plain LRU, whatever happens", [] {
+  EXPECT_TRUE(rc::check("same entries as a plain LRU, whatever happens", [] {
     const int64_t budget = *rc::gen::inRange<int64_t>(1, 40000);
     const bool second = *rc::gen::arbitrary<bool>();
     Fixture f(with({.budget_bytes = budget,
@@ -1416,7 +1416,7 @@ TEST(SegmentCache, KeepsWhatTheOracleKeepsAndNeverExceedsItsBudget) {
       f.engine.check_integrity();
       oracle.expect_equal();
     }
-  });
+  }));
 }
 
 // With everything at once: small pools, tiers, prefixes, batches, damage. Answers never change.
@@ -1427,7 +1427,7 @@ TEST(SegmentCache, AnswersNeverDependOnWhatIsCached) {
     if (logits.empty()) logits = fresh(segments, mode).logits;
     return logits;
   };
-  rc::check("bit-equal answers, limits hold", [&] {
+  EXPECT_TRUE(rc::check("bit-equal answers, limits hold", [&] {
     Folder folder;
     CacheOptions options;
     options.budget_bytes = *rc::gen::inRange<int64_t>(1000, 40000);
@@ -1469,7 +1469,7 @@ TEST(SegmentCache, AnswersNeverDependOnWhatIsCached) {
       }
       f.engine.check_integrity();
     }
-  });
+  }));
 }
 
 }  // namespace
