@@ -11,7 +11,6 @@
 #include "harness/drivers/quality_summary.h"
 #include "harness/model_choice.h"
 #include "reports/text.h"
-#include "reports/write.h"
 
 namespace hypic {
 namespace {
@@ -124,14 +123,7 @@ void add_quality(CLI::App& app, int& status, const std::string& command_line) {
     }
     RunSettings& settings = options->settings;
     if (settings.out.empty()) settings.out = "out/quality";
-    try {
-      status = run_and_say(suite_of(*options), settings);
-    } catch (const Error& error) {
-      throw Error(by_option("quality", error.what()));
-    }
-    for (const Result& result : read_report(settings.out + "/report.json").results)
-      for (const Table& table : result.tables)
-        if (table.title == quality::kScores) print(table, 2);
+    status = run_and_show("quality", [&] { return suite_of(*options); }, settings, quality::kScores, 2);
   });
 }
 

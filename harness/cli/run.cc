@@ -15,6 +15,7 @@
 #include "harness/cli/run_options.h"
 #include "harness/runner.h"
 #include "reports/text.h"
+#include "reports/write.h"
 #include "reports/view.h"
 
 namespace hypic {
@@ -74,6 +75,8 @@ std::vector<std::string> at_commas(const std::string& option, const std::string&
   return parts;
 }
 
+namespace {
+
 std::string by_option(const std::string& command, const std::string& what) {
   const std::string place = command + ": cases[0]";
   const size_t end = what.starts_with(place) ? what.find(": ", place.size()) : what.npos;
@@ -84,6 +87,8 @@ std::string by_option(const std::string& command, const std::string& what) {
   std::replace(name.begin(), name.end(), '_', '-');
   return "--" + name + what.substr(end);
 }
+
+}  // namespace
 
 void print(const Table& table, size_t texts) {
   std::vector<std::vector<std::string>> lines = {table.heads};
@@ -103,6 +108,20 @@ void print(const Table& table, size_t texts) {
     std::cout << text.substr(0, text.find_last_not_of(' ') + 1) << "\n";
   }
   if (!table.note.empty()) std::cout << table.note << "\n";
+}
+
+int run_and_show(const std::string& command, const std::function<Suite()>& suite, const RunSettings& settings,
+                 std::string_view title, size_t texts) {
+  int status = 0;
+  try {
+    status = run_and_say(suite(), settings);
+  } catch (const Error& error) {
+    throw Error(by_option(command, error.what()));
+  }
+  for (const Result& result : read_report(settings.out + "/report.json").results)
+    for (const Table& table : result.tables)
+      if (table.title == title) print(table, texts);
+  return status;
 }
 
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/runner.h"
@@ -16,9 +18,12 @@ int run_and_say(const Suite& suite, RunSettings settings);
 // The parts of an option's value between commas. Error: an empty one.
 std::vector<std::string> at_commas(const std::string& option, const std::string& text);
 
-// An error about the suite that `command` made, its place by the option that it comes from: "quality:
-// cases[0].parameters.cells[1].new_tokens: must …" is "--new-tokens: must …". Without one the place is left out.
-std::string by_option(const std::string& command, const std::string& what);
+// The same for the suite that `command` makes of its options, then on the terminal the tables of the report with this
+// title, the first `texts` columns to the left, numbers to the right. An error names the option that its place comes
+// from: "quality: cases[0].parameters.cells[1].new_tokens: must …" is "--new-tokens: must …"; without one the place is
+// left out.
+int run_and_show(const std::string& command, const std::function<Suite()>& suite, const RunSettings& settings,
+                 std::string_view title, size_t texts);
 
 // On the terminal: the first `texts` columns to the left, numbers to the right.
 void print(const Table& table, size_t texts);

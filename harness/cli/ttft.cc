@@ -9,7 +9,6 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/measure/workload.h"
-#include "reports/write.h"
 
 namespace hypic {
 namespace {
@@ -107,14 +106,8 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
     require(!w.dataset.empty() || options->missed <= w.segments, "--missed: ", options->missed, " of ", w.segments,
             " segments cannot miss");
     if (settings.out.empty()) settings.out = "out/ttft-" + options->workload.label();
-    try {
-      status = run_and_say(suite_of(*options, rows->count() > 0), settings);
-    } catch (const Error& error) {
-      throw Error(by_option("ttft", error.what()));
-    }
-    for (const Result& result : read_report(settings.out + "/report.json").results)
-      for (const Table& table : result.tables)
-        if (table.title == ttft::kTimes) print(table, 3);
+    const auto suite = [&] { return suite_of(*options, rows->count() > 0); };
+    status = run_and_show("ttft", suite, settings, ttft::kTimes, 3);
   });
 }
 

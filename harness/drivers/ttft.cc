@@ -131,7 +131,7 @@ class CellRun {
         prompts_(prompts.prompts),
         label_(workload.label()),
         weights_(model.backend().memory_use().now),
-        engine_(model, with_room(engine_options(prompts.prompts, settings.modes, settings.chunk), settings.decode)),
+        engine_(model, engine_options(prompts.prompts, settings.modes, settings.chunk, 1 + settings.decode)),
         resting_(model.backend().memory_use().now),
         fence_(model.backend(), DType::i32, {1}) {
     model.backend().fill_zero(fence_);
@@ -200,11 +200,6 @@ class CellRun {
 
  private:
   static constexpr int kDecodes = 3;
-
-  static EngineOptions with_room(EngineOptions options, int64_t tokens) {
-    options.pools.pages += (tokens + options.pools.page_size - 1) / options.pools.page_size;
-    return options;
-  }
 
   const ModelSpec& spec() const { return model_.spec(); }
   Backend& backend() const { return model_.backend(); }
@@ -705,12 +700,12 @@ bool from_data(const CellPrompts& prompts, const std::string& data) {
 }  // namespace
 
 EngineOptions engine_options(const std::vector<CellPrompt>& prompts, const std::vector<CellMode>& modes,
-                             int32_t chunk) {
+                             int32_t chunk, int64_t new_tokens) {
   EngineOptions options;
   options.max_rows = chunk;
   options.pools.state_slots = options.pools.operator_slots = options.pools.pages = 1;
   for (const CellPrompt& prompt : prompts)
-    for (const CellMode& mode : modes) raise(options.pools, pools_for({&prompt, 1}, mode, chunk, 1));
+    for (const CellMode& mode : modes) raise(options.pools, pools_for({&prompt, 1}, mode, chunk, new_tokens));
   return options;
 }
 

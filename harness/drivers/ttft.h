@@ -14,9 +14,10 @@ namespace hypic::ttft {
 // The title of the table of times in a report.
 inline constexpr const char* kTimes = "Time to first token";
 
-// Pools for the prompts of a cell one by one: for what any of the modes, on its cache state, holds at once.
+// Pools for the prompts of a cell one by one: for what any of the modes, on its cache state, holds at once,
+// with `new_tokens` of an answer.
 EngineOptions engine_options(const std::vector<CellPrompt>& prompts, const std::vector<CellMode>& modes,
-                             int32_t chunk);
+                             int32_t chunk, int64_t new_tokens = 1);
 
 // As prepare_ttft; `primed` is called after each priming. Tests only: what changes the cache there
 // must not go unseen.
