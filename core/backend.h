@@ -345,8 +345,8 @@ class Backend {
   // The chain table of the operations that follow; it must outlive them.
   virtual Rows begin(const ChainTable& table) = 0;
 
-  // Enqueues operations that depend on nothing but `key`, the chain table and the contents of memory. A backend may
-  // record them and replay the record where it has one for this key and a table of the same shape.
+  // Enqueues operations that depend on `key`, the chain table and memory alone and write no `w` of a product. A backend
+  // may record them and replay the record where it has one for this key and a table of the same shape.
   virtual void replay(const std::string& key, const std::function<void()>& enqueue);
 
   // While on, operations are timed one by one; profile(true) begins anew. Seconds so far by operation, such as

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/common/arena.h"
 #include "kernels/common/cuda.cuh"
 #include "kernels/common/device_table.cuh"
 #include "kernels/common/nccl.cuh"
@@ -23,6 +24,7 @@
 #include "kernels/ops/experts_mma.cuh"
 #include "kernels/ops/experts_wgmma.cuh"
 #include "kernels/ops/matmul.cuh"
+#include "kernels/ops/matmul_rows.cuh"
 #include "kernels/ops/moe.cuh"
 #include "kernels/ops/norm.cuh"
 #include "kernels/ops/pieces.cuh"
@@ -108,12 +110,15 @@ class CudaBackend final : public Backend {
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &zero), "memory pool");
   }
   void* allocate(size_t bytes) override {
+    if (recording_arena) return recording_arena->take(bytes);  // the first run, unrecorded, had it poisoned
     void* memory = nullptr;
     check(cudaMallocAsync(&memory, bytes, stream_), "an allocation");
     check(cudaMemsetAsync(memory, 0xff, bytes, stream_), "poison");  // NaN, so that a read before a write shows
     return memory;
   }
-  void release(void* memory) noexcept override { cudaFreeAsync(memory, stream_); }
+  void release(void* memory) noexcept override {
+    if (!records_.give_back(memory)) cudaFreeAsync(memory, stream_);
+  }
   void upload(const Tensor& to, const void* from) override {
     HYPIC_CHECK(to.contiguous());
     staging_->upload(to.data, from, static_cast<size_t>(to.bytes()));
@@ -174,7 +179,12 @@ class CudaBackend final : public Backend {
     run("random_normal/plain", cuda::random_normal, a, stream_);
   }
   void embedding(const EmbeddingArgs& a) override { run("embedding/plain", cuda::embedding, a, stream_); }
-  void matmul(const MatmulArgs& a) override { run("matmul/cublas", &Products::matmul, *products_, a, stream_); }
+  void matmul(const MatmulArgs& a) override {
+    if (fast() && matmul_rows_takes(a))
+      run("matmul/rows", cuda::matmul_rows, a, recording_arena != nullptr, sms_, stream_);
+    else
+      run("matmul/cublas", &Products::matmul, *products_, a, stream_);
+  }
   void head_matmul(const HeadMatmulArgs& a) override {
     run("head_matmul/cublas", &Products::head_matmul, *products_, a, stream_);
   }

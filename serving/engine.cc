@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -103,6 +105,11 @@ double lead(const double* numbers, int64_t n) {
     first = std::max(first, numbers[i]);
   }
   return first == second ? 0 : first - second;
+}
+
+// Whether all of these running requests take the likeliest token.
+bool greedy(const auto& rows) {
+  return std::all_of(rows.begin(), rows.end(), [](const auto* r) { return r->sampling.temperature == 0; });
 }
 
 // One number a row, in the state dtype.
@@ -569,7 +576,7 @@ void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows) {
     uniform.push_back(philox_uniform(r->sampling.seed, r->position));
   }
   const Buffer out(backend, DType::i32, {n});
-  if (std::all_of(temperature.begin(), temperature.end(), [](double t) { return t == 0; })) {
+  if (greedy(rows)) {
     backend.sample({.logits = logits, .out = out});
   } else {
     const Buffer temperatures = state_numbers(backend, temperature),
@@ -589,29 +596,100 @@ void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows) {
 
 void Engine::decode(Batch& batch) {
   for (;;) {
-    std::vector<DecodeRow> rows;
     std::vector<Running*> active;
     for (Running& r : batch.running) {
-      if (r.finished()) {
+      if (r.finished())
         r.pins.clear();
-        continue;
-      }
-      rows.push_back(
-          {r.response.tokens.back(), r.position++, r.state, r.own++, &r.pages, &r.residues});
-      active.push_back(&r);
+      else
+        active.push_back(&r);
     }
-    if (rows.empty()) return;
-    const ChainTable table = plan_decode(rows, options_.pools.page_size);
+    if (active.empty()) return;
     Backend& backend = model_.backend();
-    const int64_t n = static_cast<int64_t>(rows.size());
-    if (!decode_logits_ || decode_logits_.tensor()[0] < n)
+    const int64_t n = static_cast<int64_t>(active.size());
+    if (!decode_logits_ || decode_logits_.tensor()[0] < n) {
       decode_logits_ = Buffer(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
-    const Tensor logits = decode_logits_.tensor().rows(0, n);
-    check_table(pools_, table);
-    const Rows inputs = backend.begin(table);
-    backend.replay(str("decode|", serial_, "|", logits.data),
-                   [&] { enqueue_forward(model_, pools_, inputs, logits); });
-    sample(logits, active);
+      decode_tokens_ = Buffer(backend, DType::i32, {n});
+      host_tokens_ = decltype(host_tokens_)(
+          static_cast<int32_t*>(backend.allocate_host(2 * static_cast<size_t>(n) * sizeof(int32_t))),
+          ReleaseHost{&backend});
+    }
+    if (greedy(active) && std::none_of(active.begin(), active.end(), [](const Running* r) { return r->gaps; }))
+      decode_greedily(active);
+    else
+      decode_step(active);
+  }
+}
+
+// The forward `ahead` steps after the next one of these requests. Its tokens are the last ones that are known.
+ChainTable Engine::decode_table(const std::vector<Running*>& active, int64_t ahead) const {
+  std::vector<DecodeRow> rows;
+  const auto more = static_cast<int32_t>(ahead);
+  for (const Running* r : active)
+    rows.push_back({r->response.tokens.back(), r->position + more, r->state, r->own + more, &r->pages, &r->residues});
+  ChainTable table = plan_decode(rows, options_.pools.page_size);
+  check_table(pools_, table);
+  return table;
+}
+
+void Engine::decode_step(const std::vector<Running*>& active) {
+  const ChainTable table = decode_table(active, 0);
+  const Tensor logits = decode_logits_.tensor().rows(0, static_cast<int64_t>(active.size()));
+  const Rows inputs = model_.backend().begin(table);
+  model_.backend().replay(str("decode|", serial_, "|", logits.data),
+                          [&] { enqueue_forward(model_, pools_, inputs, logits); });
+  for (Running* r : active) ++r->position, ++r->own;
+  sample(logits, active);
+}
+
+// Steps until one of the requests is finished. A step's tokens are sampled on the device, from where the next step has
+// them, so that the host plans that one while the device is at work; and begins it before it knows the tokens, unless
+// one of them might end a request.
+void Engine::decode_greedily(const std::vector<Running*>& active) {
+  Backend& backend = model_.backend();
+  const int64_t n = static_cast<int64_t>(active.size());
+  const Tensor logits = decode_logits_.tensor().rows(0, n), tokens = decode_tokens_.tensor().rows(0, n);
+  Tokens first;
+  int64_t steps = std::numeric_limits<int64_t>::max();
+  bool may_stop = false;
+  for (const Running* r : active) {
+    first.push_back(r->response.tokens.back());
+    steps = std::min(steps, r->max_tokens - static_cast<int64_t>(r->response.tokens.size()));
+    may_stop = may_stop || !r->stop.empty();
+  }
+  backend.upload(tokens, first.data());
+
+  ChainTable tables[2];
+  std::unique_ptr<Event> arrived[2];
+  Rows inputs;
+  int64_t known = 0;  // steps whose tokens are
+  const auto prepare = [&](int64_t step) {
+    inputs = backend.begin(tables[step % 2] = decode_table(active, step - known));
+    inputs.tokens = tokens;
+  };
+  const auto take = [&](int64_t step) {
+    if (arrived[step % 2]) arrived[step % 2]->wait();
+    for (int64_t i = 0; i < n; ++i) {
+      active[i]->response.tokens.push_back(host_tokens_[step % 2 * n + i]);
+      ++active[i]->position;
+      ++active[i]->own;
+    }
+  };
+  prepare(0);
+  for (int64_t step = 0;; ++step) {
+    backend.replay(str("decode greedily|", serial_, "|", logits.data, "|", tokens.data), [&] {
+      enqueue_forward(model_, pools_, inputs, logits);
+      backend.sample({.logits = logits, .out = tokens});
+    });
+    const bool last = step + 1 == steps, waits = may_stop || last;
+    int32_t* const here = host_tokens_.get() + step % 2 * n;
+    if (!waits) {
+      backend.download_async(here, tokens);
+      arrived[step % 2] = backend.record();
+    }
+    if (!last) prepare(step + 1);
+    if (waits) backend.download(here, tokens);
+    while (known < (waits ? step + 1 : step)) take(known++);
+    if (last || std::any_of(active.begin(), active.end(), [](const Running* r) { return r->finished(); })) return;
   }
 }
 

@@ -127,6 +127,9 @@ class Engine {
   void store_prefixes(Batch& batch);
   void sample(const Tensor& logits, const std::vector<Running*>& rows);
   void decode(Batch& batch);
+  ChainTable decode_table(const std::vector<Running*>& active, int64_t ahead) const;
+  void decode_step(const std::vector<Running*>& active);
+  void decode_greedily(const std::vector<Running*>& active);
 
   void copy_state(int32_t to, int32_t from);
   void copy_page(int32_t to, int32_t from);
@@ -141,7 +144,13 @@ class Engine {
   Slots pages_, operators_, states_;
   SegmentCache cache_;
   std::map<const Slots*, int64_t> taken_;  // by the batch at hand, beside what snapshots hold
-  Buffer decode_logits_;  // [requests, vocabulary], kept so that a recorded step finds it in place
+  // [requests, vocabulary] and [requests], kept so that a recorded step finds them in place.
+  Buffer decode_logits_, decode_tokens_;
+  struct ReleaseHost {
+    Backend* backend;
+    void operator()(int32_t* memory) const noexcept { backend->release_host(memory); }
+  };
+  std::unique_ptr<int32_t[], ReleaseHost> host_tokens_;  // of two steps
 };
 
 }  // namespace hypic

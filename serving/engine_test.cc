@@ -696,6 +696,28 @@ TEST(Answers, SayByHowMuchEachTokenLeads) {
 
 // Each fault of the published code breaks a law above.
 
+// A step may begin before the tokens of the one before are known, or not: with stop tokens, gaps or draws.
+TEST(Engine, HowTheHostLearnsTokensDoesNotChangeThem) {
+  const Mode& full = mode_named("full");
+  Fixture f;
+  const auto answers = [&](const Tokens& stop, bool gaps, int drawn) {
+    std::vector<Request> requests;
+    for (const int tokens : {1, 2, 9, 5})
+      requests.push_back({.segments = prompt(), .max_tokens = tokens, .stop = stop, .gaps = gaps});
+    for (int i = 0; i < drawn; ++i)
+      requests.push_back({.segments = prompt(), .max_tokens = 3, .sampling = {.temperature = 1}});
+    std::vector<Tokens> tokens;
+    for (const Response& response : f.engine.run(requests, full).responses) tokens.push_back(response.tokens);
+    tokens.resize(4);
+    return tokens;
+  };
+  const auto expected = answers({}, false, 0);
+  for (const size_t i : {0, 1, 2, 3}) EXPECT_EQ(expected[i].size(), std::vector<size_t>({1, 2, 9, 5})[i]);
+  EXPECT_EQ(answers({-1}, false, 0), expected);
+  EXPECT_EQ(answers({}, true, 0), expected);
+  EXPECT_EQ(answers({}, false, 1), expected);
+}
+
 TEST(Faults, SeamCountedTwiceBreaksTheLayerZeroLaw) {
   const auto error = [](bool fault) {
     Fixture f({.faults = {.seam_counted_twice = fault}});

@@ -21,19 +21,15 @@ TableUpload::~TableUpload() { cudaFree(memory_); }
 
 void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t stream) {
   levels_.clear();
-  std::vector<OpStep> op_steps;
   for (size_t c = 0; c < table.chains.size(); ++c) {
     const Chain& chain = table.chains[c];
     if (levels_.empty() || table.chains[c - 1].level != chain.level) {
-      const auto at = static_cast<int32_t>(c), op_at = static_cast<int32_t>(op_steps.size());
-      levels_.push_back({at, at, op_at, op_at, at, {}});
+      const auto at = static_cast<int32_t>(c);
+      levels_.push_back({at, at, 0, 0, at, {}});
     }
-    for (int32_t i = chain.item_begin; i < chain.item_end; ++i)
-      if (table.items[i].kind == ChainItem::Kind::step && table.items[i].op != kNone)
-        op_steps.push_back({i, table.items[i].op});
     levels_.back().last = static_cast<int32_t>(c) + 1;
-    levels_.back().op_last = static_cast<int32_t>(op_steps.size());
   }
+  std::vector<OpStep> op_steps;
   std::vector<ChainSpan> spans;
   std::vector<int32_t> order(table.chains.size());
   std::iota(order.begin(), order.end(), 0);
@@ -47,6 +43,12 @@ void TableUpload::upload(const ChainTable& table, Staging& staging, cudaStream_t
     });
     level.single_first = static_cast<int32_t>(single - order.begin());
     level.stages = cut_spans(table, {first, single}, kChunkRows, kLastJumpRows, spans);
+    level.op_first = static_cast<int32_t>(op_steps.size());
+    for (auto c = first; c != last; ++c)
+      for (int32_t i = table.chains[*c].item_begin; i < table.chains[*c].item_end; ++i)
+        if (table.items[i].kind == ChainItem::Kind::step && table.items[i].op != kNone)
+          op_steps.push_back({i, table.items[i].op});
+    level.op_last = static_cast<int32_t>(op_steps.size());
   }
   std::vector<int32_t> item_of(table.tokens.size(), kNone);
   for (size_t i = 0; i < table.items.size(); ++i)

@@ -38,7 +38,7 @@ struct DeviceTable {  // device pointers
   const int32_t* logit_rows = nullptr;
   const int32_t* chain_of = nullptr;
   const int32_t* item_of = nullptr;   // [R] the step of each row
-  const OpStep* op_steps = nullptr;
+  const OpStep* op_steps = nullptr;   // of each level, in the order of its chains
   const int32_t* order = nullptr;     // chains of each level by falling number of rows, its single rows last
   const ChainSpan* spans = nullptr;   // of the levels, stage by stage
   const RowChunk* chunks = nullptr;   // every step of every chain that is no single row, cut from its begin on

@@ -8,7 +8,27 @@ namespace {
 
 constexpr size_t kMaxRecords = 64;
 
+// Also while this thread captures a stream, which the memory has nothing to do with.
+void* obtain(size_t bytes) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "capture");
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "capture");
+  check(error, "a recording");
+  return memory;
+}
+
+struct Recording {
+  explicit Recording(Arena& arena) { recording_arena = &arena; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  ~Recording() { recording_arena = nullptr; }
+};
+
 }  // namespace
+
+Records::Records() : arena_(obtain, [](void* memory) { cudaFree(memory); }) {}
 
 Records::~Records() { forget(); }
 
@@ -32,6 +52,7 @@ void Records::replay(const std::string& key, const std::function<void()>& enqueu
   Record& record = found->second;
   if (!record.graph) {
     const Launches before = launches;
+    const Recording recording(arena_);
     record.graph = capture(stream, enqueue);
     for (auto& [kernel, count] : launches) {
       const auto old = before.find(kernel);

@@ -1,19 +1,28 @@
 // Device memory for the length of one operation, in stream order; a CUDA graph may capture its use.
 #pragma once
 
+#include "kernels/common/arena.h"
 #include "kernels/common/cuda.cuh"
 
 namespace hypic::cuda {
 
 class Scratch {
  public:
-  Scratch(size_t bytes, cudaStream_t stream) : stream_(stream) {
-    if (bytes > 0) check(cudaMallocAsync(&memory_, bytes, stream), "scratch");
+  Scratch(size_t bytes, cudaStream_t stream) : arena_(recording_arena), stream_(stream) {
+    if (bytes == 0) return;
+    if (arena_)
+      memory_ = arena_->take(bytes);
+    else
+      check(cudaMallocAsync(&memory_, bytes, stream), "scratch");
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
-    if (memory_) cudaFreeAsync(memory_, stream_);
+    if (!memory_) return;
+    if (arena_)
+      arena_->give_back(memory_);
+    else
+      cudaFreeAsync(memory_, stream_);
   }
 
   template <class T>
@@ -22,6 +31,7 @@ class Scratch {
   }
 
  private:
+  Arena* const arena_;
   cudaStream_t stream_;
   void* memory_ = nullptr;
 };

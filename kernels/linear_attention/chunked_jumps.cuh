@@ -36,6 +36,7 @@ enum ItemBits : uint32_t {
   kRowsFollow = 64,       // in the next item
   kNextMultiplies = 128,  // the next jump that applies
   kNextApplies = 256,
+  kJumps = 512,           // neither this nor kHasRows: a step without rows
   kRowsShift = 16,
 };
 struct JumpsPart {
@@ -53,10 +54,11 @@ struct Jumps {
   // Shared memory. T: rows apart by 8 banks, so that pairs of floats of four rows touch every bank once.
   static constexpr int kSlots = kDelta ? 4 : 0, kPitch = kDk * 4 + 32, kSlot = 64 * kPitch;
   static constexpr int kStages = kDelta ? 2 : 6, kStage = kDk * kJumpsColumns * 4;  // of U
-  static constexpr int kAtom = kJumpsColumns * 128, kTile = kHalves * kAtom;        // Sᵀ, [32][kDk] by 64 of them
-  static constexpr int kYPitch = kChunkRows + 8;                                    // numbers
-  static constexpr int kState = 0;                                                  // leading, remaining parts
-  static constexpr int kZ = kState + (kDelta ? 2 : 1) * kTile;                      // [64][kDk]
+  static constexpr int kAtom = kJumpsColumns * 128,
+                       kHalf = (kDelta ? 2 : 1) * kAtom;  // Sᵀ, [32][64]: leading, remaining
+  static constexpr int kYPitch = kChunkRows + 8;          // numbers
+  static constexpr int kState = 0;
+  static constexpr int kZ = kState + kHalves * kHalf;  // [64][kDk]
   static constexpr int kU = kZ + kChunkRows * kDk * 2;
   static constexpr int kT = kU + kStages * kStage;
   static constexpr int kY = kT + kSlots * kSlot, kYEnd = kY + kJumpsColumns * kYPitch * 2;
@@ -84,8 +86,8 @@ __device__ inline bool has_rows(const ChainItem& item) {
 __device__ inline uint32_t bits_of(const ChainItem& item) {
   if (has_rows(item))
     return kHasRows | (item.keep ? kKeeps : 0) | static_cast<uint32_t>(item.end - item.begin) << kRowsShift;
-  return (applies(item) ? kApplies : 0) | (multiplies(item) ? kMultiplies : 0) |
-         (applies(item) && item.compose == Compose::last ? kLasts : 0);
+  return (item.kind == ChainItem::Kind::jump ? kJumps : 0) | (applies(item) ? kApplies : 0) |
+         (multiplies(item) ? kMultiplies : 0) | (applies(item) && item.compose == Compose::last ? kLasts : 0);
 }
 
 // Runs visit(items, count) over the span, all threads of the block together, a part in shared memory at a time.
@@ -115,18 +117,6 @@ __device__ inline void each_part(const ChunkedArgs& p, const JumpsWork& w, char*
     visit(part.items, count);
   }
 }
-
-// A place in a ring of kSize, and the parity of its round.
-template <int kSize>
-struct RingPlace {
-  uint32_t at = 0, parity = 0;
-  __device__ void next() {
-    if (++at == kSize) {
-      at = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 // ---- The warps that copy
 
@@ -205,7 +195,7 @@ class StateWarps {
         next = all[n + 1];
         if (bits & kHasRows)
           step(bits, next);
-        else
+        else if (bits & kJumps)
           jump(items, n, count, bits, next);
         if (bits & kSaves) store(S_, slot(items[n].save));
       }
@@ -236,7 +226,7 @@ class StateWarps {
   // S into shared memory; for a product by T as well, not only by rows.
   __device__ void publish(bool whole) {
     const int lane = threadIdx.x % 32, chunk = 2 * warp_ + lane / 8 % 2;
-    const uint32_t tile = shared_address(shared_) + L::kState + chunk / 8 * L::kAtom;
+    const uint32_t tile = shared_address(shared_) + L::kState + chunk / 8 * L::kHalf;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int column = 8 * (2 * j + lane / 16) + lane % 8;
@@ -245,7 +235,7 @@ class StateWarps {
       split_A(lead, rest, S_[2 * j], S_[2 * j + 1]);
       stmatrix_x4_trans(at, lead);
       if constexpr (kDelta)
-        if (whole) stmatrix_x4_trans(at + L::kTile, rest);
+        if (whole) stmatrix_x4_trans(at + L::kAtom, rest);
     }
     if constexpr (kDelta)
       if (whole) shared_fence();
@@ -314,6 +304,11 @@ class StateWarps {
         wgmma_wait<1>();
         if (again) fetch_T<2>();
         wgmma_wait<0>();
+        wgmma_operand(product_);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) S_[j][c] = product_[j][c] + product_[4 + j][c];
         named_sync<kStateEverywhere, L::kStateThreads>();  // before S is published in the same place
       }
     }
@@ -334,18 +329,17 @@ class StateWarps {
       fetch(items, n, count, again);
     }
   }
-  // S ← T S, as good as in float32 (three products of bf16).
+  // T S and what is to be added, as good as in float32 (three products of bf16, two of them at once: the fewer the
+  // sooner, for each takes as long as A comes from registers).
   __device__ void multiply_T() {
     named_sync<kStateEverywhere, L::kStateThreads>();
-    const uint32_t tile = shared_address(shared_) + L::kState;
+    const uint64_t S = wgmma_tile(shared_address(shared_) + L::kState);
     wgmma_begin();
 #pragma unroll
     for (int m = 0; m < kDk / 16; ++m) {
-      const uint32_t at = tile + m / 4 * L::kAtom + m % 4 * 32;
-      const uint64_t lead = wgmma_tile(at), rest = wgmma_tile(at + L::kTile);
-      wgmma<kJumpsColumns>(S_, T_lead_[m], lead, m > 0);
-      wgmma<kJumpsColumns>(S_, T_rest_[m], lead, true);
-      wgmma<kJumpsColumns>(S_, T_lead_[m], rest, true);
+      const uint64_t at = matrix_at(S, m / 4 * L::kHalf + m % 4 * 32);
+      wgmma<2 * kJumpsColumns>(product_, T_lead_[m], at, m > 0);
+      wgmma<kJumpsColumns>(reinterpret_cast<float(&)[4][4]>(product_), T_rest_[m], at, true);
       if ((m + 1) % (kDk / 64) == 0) wgmma_commit();
     }
   }
@@ -419,7 +413,8 @@ class StateWarps {
   char* const shared_;
   const int warp_ = threadIdx.x / 32, g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4, row_ = 16 * warp_ + g_;
   float S_[4][4] = {};
-  bool announced_ = false;  // to the warps of rows
+  float product_[kDelta ? 8 : 1][4];  // T S
+  bool announced_ = false;            // to the warps of rows
   RingPlace<L::kStages> stage_;
   RingPlace<kDelta ? L::kSlots : 1> slot_;
   // Of the next jump.
@@ -515,7 +510,7 @@ class RowsWarps {
 #pragma unroll
     for (int j = 0; j < kDk / 32; ++j) {
       const int chunk = 4 * j + lane / 8;
-      ldmatrix_x4(S[j], at + chunk / 8 * L::kAtom + (swizzle_128(column, chunk % 8) << 4));
+      ldmatrix_x4(S[j], at + chunk / 8 * L::kHalf + (swizzle_128(column, chunk % 8) << 4));
     }
   }
 

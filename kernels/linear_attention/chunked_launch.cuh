@@ -48,20 +48,20 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
           "linear_attention, jumps");
   };
   const auto launch_walk = [&](const SpanStage& stage, int32_t op_first, int32_t op_last) {
-    const WalkPlan plan = plan_walk(sms, stage.last - stage.jumps_last, op_last - op_first, p.Hv, kDk, p.dv, kDelta);
+    const int32_t chains = stage.last - stage.jumps_last, ops = op_last - op_first;
+    const WalkPlan plan = plan_walk(sms, chains, ops, p.Hv, kDk, p.dv, kDelta);
     if (plan.blocks == 0) return;
-    const WalkGrid grid{stage.jumps_last, op_first, plan.chain_works, plan.works(), plan.v_parts, plan.t_parts};
-    const auto launch = [&](auto kernel, int bytes) {
+    const WalkGrid grid{stage.jumps_last, op_first, chains, ops, plan.works(), plan.v_parts, plan.t_parts};
+    const auto launch = [&](auto kernel, int threads, int bytes) {
       allow(kernel, bytes, "linear_attention, walk");
-      kernel<<<plan.blocks, kWalkThreads + kCopyThreads, bytes, stream>>>(p, grid);
+      kernel<<<plan.blocks, threads, bytes, stream>>>(p, grid);
       check_launch("linear_attention, walk");
     };
-    if (plan.columns == 32)
-      launch(walk_kernel<kDelta, kDk, 32>, WalkShared<kDelta, kDk, 32>::kBytes);
-    else if (plan.columns == 64)
-      launch(walk_kernel<kDelta, kDk, 64>, WalkShared<kDelta, kDk, 64>::kBytes);
+    if (plan.columns == 64)
+      launch(walk_kernel<kDelta, kDk, 64>, WalkShared<kDelta, kDk, 64>::kThreads, WalkShared<kDelta, kDk, 64>::kBytes);
     else
-      launch(walk_kernel<kDelta, kDk, 128>, WalkShared<kDelta, kDk, 128>::kBytes);
+      launch(walk_kernel<kDelta, kDk, 128>, WalkShared<kDelta, kDk, 128>::kThreads,
+             WalkShared<kDelta, kDk, 128>::kBytes);
   };
   for (const Level& level : table.levels()) {
     for (size_t i = 0; i < level.stages.size(); ++i) {
@@ -72,8 +72,8 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
     if (level.last > level.single_first) {
       const dim3 blocks(static_cast<unsigned>((level.last - level.single_first) * p.Hv),
                         static_cast<unsigned>(ceil_div(p.dv, kStepColumns)));
-      step_kernel<kDelta, kDk><<<blocks, kStepThreads, 0, stream>>>(p, level.single_first);
-      check_launch("linear_attention, step");
+      launch_next("linear_attention, step", step_kernel<kDelta, kDk>, blocks, dim3(kStepThreads), 0, stream, p,
+                  level.single_first);
     }
   }
 }

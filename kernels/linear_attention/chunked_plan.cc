@@ -25,7 +25,7 @@ struct Width {
 };
 // A multiprocessor holds one block, for its ring of chunks fills the shared memory. The fewer columns, the more a
 // column costs: the operands have to come in, and one product waits for another.
-constexpr Width kWidths[] = {{128, 420, 174, 218}, {64, 211, 106, 82}, {32, 136, 80, 65}};
+constexpr Width kWidths[] = {{128, 190, 90, 90}, {64, 100, 75, 75}};
 
 }  // namespace
 

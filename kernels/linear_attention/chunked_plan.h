@@ -6,7 +6,7 @@ namespace hypic::cuda {
 // The works of `walk` for one level: of each chain (or op step) and head first those over d_v columns of S (or U),
 // of an op step then those over d_k columns of T. A block takes one after another.
 struct WalkPlan {
-  int columns;           // of a work: 32, 64 or 128
+  int columns;           // of a work: 64 or 128
   int v_parts, t_parts;  // works of a head
   int chain_works, op_works;
   int blocks;

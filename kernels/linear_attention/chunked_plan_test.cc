@@ -18,7 +18,7 @@ TEST(ChunkedPlan, CoversAllColumns) {
             for (const int dv : {16, 48, 64, 128, 256})
               for (const bool dense : {false, true}) {
                 const WalkPlan plan = plan_walk(sms, chains, op_steps, heads, dk, dv, dense);
-                EXPECT_TRUE(plan.columns == 32 || plan.columns == 64 || plan.columns == 128) << plan.columns;
+                EXPECT_TRUE(plan.columns == 64 || plan.columns == 128) << plan.columns;
                 EXPECT_GE(plan.v_parts * plan.columns, dv);
                 EXPECT_LT((plan.v_parts - 1) * plan.columns, dv);
                 if (dense) {
@@ -35,8 +35,8 @@ TEST(ChunkedPlan, CoversAllColumns) {
 }
 
 TEST(ChunkedPlan, FewChainsTakeFewColumns) {
-  EXPECT_EQ(plan_walk(132, 1, 0, 32, 128, 128, true).blocks, 128);
-  EXPECT_EQ(plan_walk(78, 1, 0, 32, 128, 128, true).blocks, 64);  // two rounds of 32 columns would take longer
+  EXPECT_EQ(plan_walk(132, 1, 0, 32, 128, 128, true).blocks, 64);
+  EXPECT_EQ(plan_walk(78, 1, 0, 32, 128, 128, true).blocks, 64);
   EXPECT_EQ(plan_walk(132, 2, 0, 32, 128, 128, true).blocks, 128);
   EXPECT_EQ(plan_walk(78, 2, 0, 32, 128, 128, true).blocks, 64);  // two rounds of 64 columns would take longer
 }

@@ -1,6 +1,7 @@
 // Chains that are one row, as in decode: what costs is to read the state and to write it.
 #pragma once
 
+#include "kernels/common/launch_next.cuh"
 #include "kernels/linear_attention/chunked_args.cuh"
 #include "kernels/linear_attention/decaying.cuh"
 
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   __shared__ float4 sk_of[kWarps][8], sq_of[kWarps][8];
   __shared__ float qk_of[kWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 8, row = threadIdx.x / 8;
+  follow();
   const Chain& chain = p.table.chains[p.table.order[first + blockIdx.x / p.Hv]];
   const int h = static_cast<int>(blockIdx.x % p.Hv), kh = h / p.group;
   const int column = static_cast<int>(blockIdx.y) * kStepColumns + 4 * quad;

@@ -1,9 +1,9 @@
 // The state along spans of chains without jumps, and the operators of a level's steps: see chunked.cuh.
 //
-// A block holds S of kN columns, a warp 16 rows of it, in accumulators; between two chunks S lies in shared memory as
-// well, transposed and rounded to bf16. Of the two groups of four warps, one makes K S and from it Y, the other Q S and
-// from it O: products of 64 rows by kN columns, whose latency is what a chunk takes. Four more warps copy the chunks
-// into a ring in shared memory; one barrier a chunk keeps the two kinds apart.
+// A group of four warps holds 64 columns of S, transposed, in accumulators: all that it multiplies by K, Q, M and Z it
+// has in registers, as the A of products whose B are the tiles as they were copied. No group waits for another. K Sᵀ,
+// Y and the sum into S follow one upon the other; O of a chunk is made beside them and stored during the next. Four
+// more warps copy the chunks into a ring in shared memory.
 #pragma once
 
 #include "kernels/linear_attention/chunked_args.cuh"
@@ -13,30 +13,33 @@
 
 namespace hypic::cuda {
 
-inline constexpr int kWalkThreads = 256, kCopyThreads = 128;
-inline constexpr int kSliceBytes = kChunkRows * 16 * 2;  // of V, 16 columns
+inline constexpr int kGroupColumns = 64, kGroupThreads = 128;  // of S; warps that compute
+inline constexpr int kCopyThreads = 128;
+inline constexpr int kSliceBytes = kChunkRows * 16 * 2;  // of V, 16 columns: a warp's
 
-// Shared memory: stages of the ring, each a chunk; S; Y, and Y decayed to the chunk's end. K, Q, Z
-// are parts of 64 key dims each, [64][64]; S and Y are transposed.
+// Shared memory: stages of the ring, each a chunk, and their barriers. K, Q, Z are parts of 64 key dims each, [64][64];
+// a part of Q follows that of K, so that both are one B.
 template <bool kDelta, int kDk, int kN>
 struct WalkShared {
+  static constexpr int kGroups = kN / kGroupColumns, kThreads = kGroups * kGroupThreads + kCopyThreads;
   static constexpr int kPart = kChunkRows * 128, kTile = kDk / 64 * kPart;
-  static constexpr int kK = 0, kQ = kTile, kZ = kDelta ? 2 * kTile : kK;
+  static constexpr int kK = 0, kQ = kPart, kKQPart = 2 * kPart;  // from a part to the next
+  static constexpr int kZ = kDelta ? 2 * kTile : kK, kZPart = kDelta ? kPart : kKQPart;
   static constexpr int kM = (kDelta ? 3 : 2) * kTile;
   static constexpr int kGates = kM + kPart;
   static constexpr int kV = kGates + kChunkRows * static_cast<int>(sizeof(float4));
-  static constexpr int kStage = kV + kN / 16 * kSliceBytes, kStages = kN > 64 ? 2 : 3;
-  static constexpr int kAtom = kN * 128;  // kN columns by 64 rows
-  static constexpr int kState = kStages * kStage;
-  static constexpr int kY = kState + kDk / 64 * kAtom, kYEnd = kY + kAtom;
-  static constexpr int kBytes = kYEnd + kAtom;
+  static constexpr int kStage = kV + kN / 16 * kSliceBytes;
+  static constexpr int kStages = kStage * 4 + 64 <= 227 * 1024 ? 4 : 3;
+  static constexpr int kFull = kStages * kStage, kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(kStage % 1024 == 0 && kBytes <= 227 * 1024);
 };
 
-// What a launch works on, as plan_walk says, for spans[first, …) and op_steps[op_first, …).
+// What a launch works on, as plan_walk says, for spans[first, first + chains) and op_steps[op_first, op_first + ops).
+// Its works, of one head each: a chain's beside those of the op step with the same number, which most often are the
+// same rows, so that what one has read the others find in the L2 cache.
 struct WalkGrid {
-  int32_t first, op_first;
-  int32_t chain_works, works;
+  int32_t first, op_first, chains, ops;
+  int32_t works;
   int v_parts, t_parts;
 
   // The works of a block one after another, forth and back along their list, which begins with the
@@ -61,24 +64,32 @@ struct WalkWork {
 template <int kDk, int kN>
 __device__ inline WalkWork work_of(const ChunkedArgs& p, const WalkGrid& grid, int32_t work) {
   WalkWork w{};
-  if (work < grid.chain_works) {
-    const int32_t head = work / grid.v_parts;
+  const int32_t pairs = min(grid.chains, grid.ops);
+  int chain_parts = grid.v_parts, parts = 2 * grid.v_parts + grid.t_parts;
+  int32_t number = 0;  // of the chain or op step
+  if (work >= pairs * p.Hv * parts) {
+    work -= pairs * p.Hv * parts;
+    number = pairs;
+    chain_parts = grid.chains > pairs ? grid.v_parts : 0;
+    parts = grid.chains > pairs ? grid.v_parts : grid.v_parts + grid.t_parts;
+  }
+  int part = work % parts;
+  w.h = work / parts % p.Hv;
+  number += work / parts / p.Hv;
+  if (part < chain_parts) {
+    const ChainSpan& span = p.table.spans[grid.first + number];
     w.role = Role::walk;
-    w.h = head % p.Hv;
-    w.column = work % grid.v_parts * kN;
+    w.column = part * kN;
     w.width = p.dv;
-    const ChainSpan& span = p.table.spans[grid.first + head / p.Hv];
     w.item_begin = span.item_begin;
     w.item_end = span.item_end;
     w.state = span.state;
     w.fresh = span.fresh;
     return w;
   }
-  const int32_t parts = grid.v_parts + grid.t_parts, head = (work - grid.chain_works) / parts;
-  const int32_t part = (work - grid.chain_works) % parts;
-  const OpStep step = p.table.op_steps[grid.op_first + head / p.Hv];
+  part -= chain_parts;
+  const OpStep step = p.table.op_steps[grid.op_first + number];
   w.role = part < grid.v_parts ? Role::U : Role::T;
-  w.h = head % p.Hv;
   w.column = (w.role == Role::U ? part : part - grid.v_parts) * kN;
   w.width = w.role == Role::U ? p.dv : kDk;
   w.item_begin = step.item;
@@ -115,26 +126,25 @@ __device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint3
   using Shared = WalkShared<kDelta, kDk, kN>;
   const int thread = threadIdx.x % kCopyThreads, kh = w.h / p.group;
   const int64_t at = static_cast<int64_t>(begin) * p.Hv + w.h;
-  const auto copy = [&](int tile, const __nv_bfloat16* from, int64_t stride) {
-    copy_rows<8, kDk / 64>(from, stride, rows, 8, Shared::kPart, [=](int row, int chunk) {
+  const auto copy = [&](int tile, int part, const __nv_bfloat16* from, int64_t stride) {
+    copy_rows<8, kDk / 64>(from, stride, rows, 8, part, [=](int row, int chunk) {
       return stage + tile + row * 128 + (swizzle_128(row, chunk) << 4);
     });
   };
-  copy(Shared::kK, p.k.row(begin, kh), p.k.stride_r);
-  if (thread < kChunkRows)
-    cp_async_16(stage + Shared::kGates + thread * 16, p.gates + w.h * p.rows + begin + (thread < rows ? thread : 0),
-                thread < rows);
+  copy(Shared::kK, Shared::kKQPart, p.k.row(begin, kh), p.k.stride_r);
+  if (w.role == Role::walk) copy(Shared::kQ, Shared::kKQPart, p.q.row(begin, kh), p.q.stride_r);
   if (w.role != Role::T)
     copy_rows<kN / 8>(
         p.v.row(begin, w.h) + w.column, p.v.stride_r, rows, (w.width - w.column) / 8, 0,
         [=](int row, int chunk) { return stage + Shared::kV + chunk / 2 * kSliceBytes + slice_at(row, chunk % 2); });
-  if (w.role == Role::walk) {
-    copy(Shared::kQ, p.q.row(begin, kh), p.q.stride_r);
+  if (thread < kChunkRows)
+    cp_async_16(stage + Shared::kGates + thread * 16, p.gates + w.h * p.rows + begin + (thread < rows ? thread : 0),
+                thread < rows);
+  if (w.role == Role::walk)
     copy_rows<8, 1, true>(
         p.M + at * kChunkRows, static_cast<int64_t>(p.Hv) * kChunkRows, rows, 8, 0,
         [=](int row, int chunk) { return stage + Shared::kM + row * 128 + (swizzle_128(row, chunk) << 4); });
-  }
-  if constexpr (kDelta) copy(Shared::kZ, p.Z + at * kDk, static_cast<int64_t>(p.Hv) * kDk);
+  if constexpr (kDelta) copy(Shared::kZ, Shared::kZPart, p.Z + at * kDk, static_cast<int64_t>(p.Hv) * kDk);
 }
 
 // Copies the chunks of steps, in order, work after work.
@@ -142,303 +152,292 @@ template <bool kDelta, int kDk, int kN>
 __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, char* shared) {
   using Shared = WalkShared<kDelta, kDk, kN>;
   const uint32_t ring = shared_address(shared);
-  int32_t turn = 0;
-  WalkWork w = work_of<kDk, kN>(p, grid, grid.work(turn));
-  int32_t n = w.item_begin, at = 0;  // the next: rows `at` on of item n
-  int ahead = 0, stage = 0;          // stages copied and not yet used; the next one
-  bool done = false;
-  const auto copy = [&] {
-    while (!done) {
-      if (n == w.item_end) {
-        const int32_t work = grid.work(++turn);
-        done = work >= grid.works;
-        if (!done) w = work_of<kDk, kN>(p, grid, work);
-        n = w.item_begin;
-        continue;
+  RingPlace<Shared::kStages> place;
+  uint32_t before = Shared::kStages;  // the stage copied last, of which no one knows yet
+  for (int32_t turn = 0; grid.work(turn) < grid.works; ++turn) {
+    const WalkWork w = work_of<kDk, kN>(p, grid, grid.work(turn));
+    for (int32_t n = w.item_begin; n < w.item_end; ++n) {
+      const int32_t end = p.table.items[n].end;
+      for (int32_t begin = p.table.items[n].begin; begin < end; begin += kChunkRows) {
+        barrier_wait(ring + Shared::kEmpty + 8 * place.at, place.parity ^ 1);
+        copy_chunk<kDelta, kDk, kN>(p, w, ring + place.at * Shared::kStage, begin, min(kChunkRows, end - begin));
+        cp_async_commit();
+        if (before < Shared::kStages) {
+          cp_async_wait<1>();
+          shared_fence();
+          barrier_arrive(ring + Shared::kFull + 8 * before);
+        }
+        before = place.at;
+        place.next();
       }
-      const int32_t rows = p.table.items[n].end - p.table.items[n].begin;
-      if (at >= rows) {
-        ++n;
-        at = 0;
-        continue;
-      }
-      copy_chunk<kDelta, kDk, kN>(p, w, ring + stage * Shared::kStage, p.table.items[n].begin + at,
-                                  min(kChunkRows, rows - at));
-      at += kChunkRows;
-      stage = stage + 1 == Shared::kStages ? 0 : stage + 1;
-      ++ahead;
-      break;
     }
-    cp_async_commit();
-  };
-  for (int i = 0; i + 1 < Shared::kStages; ++i) copy();
-  for (; ahead > 0; --ahead) {
-    cp_async_wait<Shared::kStages - 2>();
-    block_barrier();  // the oldest of them is there, and the one before it has been read
-    copy();
   }
+  cp_async_wait<0>();
+  shared_fence();
+  if (before < Shared::kStages) barrier_arrive(ring + Shared::kFull + 8 * before);
 }
 
 // ---- The warps that compute
 
-// The group kGroup of four warps, and what a warp of it holds of S: 16 rows, as fragments of 16 ×
-// 8, x[n][c] is row g + c / 2 · 8, column 8 n + 2 t + c % 2. With d_k = 64 the second group has
-// none.
-template <bool kDelta, int kDk, int kN, int kGroup>
+// A group, and what a warp of it holds of Sᵀ: 16 columns of S, as fragments of 16 × 8, S_[n][c] is column g + c / 2 ·
+// 8, key dim 8 n + 2 t + c % 2.
+template <bool kDelta, int kDk, int kN>
 class WalkWarps {
  public:
   __device__ WalkWarps(const ChunkedArgs& p, char* shared) : p_(p), shared_(shared) {}
 
   __device__ void run(const WalkWork& w) {
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) S_[i / 4][i % 4] = 0;
+    for (int n = 0; n < kDk / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[n][c] = 0;
     if (w.role == Role::walk)
       run_span(w);
+    else if (w.role == Role::U)
+      run_operator<Role::U>(w);
     else
-      run_operator(w);
+      run_operator<Role::T>(w);
   }
 
  private:
   using Shared = WalkShared<kDelta, kDk, kN>;
 
-  static constexpr bool kHasState = kGroup < kDk / 64;
-
-  // Of columns beyond the width nothing is read or written.
+  // Of columns beyond the width nothing is read or written: a warp has all of its 16 or none.
   template <class Visit>
-  __device__ void each_pair(float* at, int width, int valid, Visit visit) {
-    if constexpr (!kHasState) return;
-    at += (16 * warp_ + g_) * static_cast<int64_t>(width) + 2 * t_;
+  __device__ void each(float* at, int width, int column, Visit visit) {
+    if (column + column_ >= width) return;
+    at += column_ + g_ + 2 * t_ * static_cast<int64_t>(width);
 #pragma unroll
-    for (int n = 0; n < kN / 8; ++n)
-      if (8 * n < valid)
+    for (int n = 0; n < kDk / 8; ++n, at += 8 * static_cast<int64_t>(width)) {
+      asm volatile("" : "+l"(at));  // not 32 addresses in registers all along
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          visit(S_[n][2 * half], S_[n][2 * half + 1],
-                reinterpret_cast<float2*>(at + half * 8 * static_cast<int64_t>(width) + 8 * n));
-  }
-  __device__ void load(float* from, int width, int valid) {
-    each_pair(from, width, valid, [](float& x0, float& x1, const float2* at) {
-      x0 = at->x;
-      x1 = at->y;
-    });
-  }
-  __device__ void store(float* to, int width, int valid) {
-    each_pair(to, width, valid, [](float x0, float x1, float2* at) { *at = {x0, x1}; });
-  }
-
-  // 16 rows, from 16 `block` on, of fragments into a tile [n][k], transposed and rounded.
-  template <int kTiles>
-  __device__ static void put(uint32_t tile, int block, const float (&x)[kTiles][4]) {
-    const int lane = threadIdx.x % 32, chunk = 2 * block + lane / 8 % 2;
-#pragma unroll
-    for (int j = 0; j < kTiles / 2; ++j) {
-      const int column = 8 * (2 * j + lane / 16) + lane % 8;
-      uint32_t rounded[4];
-      as_A(rounded, x[2 * j], x[2 * j + 1]);
-      stmatrix_x4_trans(tile + column * 128 + (swizzle_128(column, chunk) << 4), rounded);
+      for (int c = 0; c < 4; ++c) visit(S_[n][c], at + c % 2 * static_cast<int64_t>(width) + c / 2 * 8);
     }
   }
-  __device__ void publish() {
-    if constexpr (kHasState) put(base() + Shared::kState + kGroup * Shared::kAtom, warp_ % 4, S_);
-    shared_fence();
+  __device__ void load(float* from, int width, int column) {
+    each(from, width, column, [](float& x, const float* at) { x = *at; });
+  }
+  __device__ void store(float* to, int width, int column) {
+    each(to, width, column, [](float x, float* at) { *at = x; });
   }
 
   __device__ void run_span(const WalkWork& w) {
-    const int valid = w.width - w.column;
     const auto slot = [&](int32_t s) {
       return p_.state + (static_cast<int64_t>(s) * p_.Hv + w.h) * kDk * p_.dv + w.column;
     };
-    if (!w.fresh) load(slot(w.state), p_.dv, valid);
+    if (!w.fresh) load(slot(w.state), p_.dv, w.column);
     for (int32_t n = w.item_begin; n < w.item_end; ++n) {
       const ChainItem item = p_.table.items[n];
-      if (!item.keep) store(slot(w.state), p_.dv, valid);  // aside, in the slot that is written at the end anyway
+      if (!item.keep) store(slot(w.state), p_.dv, w.column);  // aside, in the slot that is written at the end anyway
       for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
-        run_chunk<true>(w, begin, min(kChunkRows, item.end - begin));
-      if (!item.keep) load(slot(w.state), p_.dv, valid);
-      if (item.save != kNone) store(slot(item.save), p_.dv, valid);
+        run_chunk<Role::walk>(w, begin, min(kChunkRows, item.end - begin));
+      if (!item.keep) load(slot(w.state), p_.dv, w.column);
+      if (item.save != kNone) store(slot(item.save), p_.dv, w.column);
     }
-    store(slot(w.state), p_.dv, valid);
+    store_O(w);
+    store(slot(w.state), p_.dv, w.column);
   }
 
   // U or T of a step.
+  template <Role kRole>
   __device__ void run_operator(const WalkWork& w) {
     const ChainItem item = p_.table.items[w.item_begin];
     const bool begins = item.span == 0;
     const int64_t slot = static_cast<int64_t>(w.op) * p_.Hv + w.h;
-    float* const out = (w.role == Role::U ? p_.U : p_.T) + slot * kDk * w.width + w.column;
+    float* const out = (kRole == Role::U ? p_.U : p_.T) + slot * kDk * w.width + w.column;
     float log_scale = 0;
     if (!begins) {
-      load(out, w.width, w.width - w.column);
-    } else if (w.role == Role::T) {
+      load(out, w.width, w.column);
+    } else if (kRole == Role::T) {
 #pragma unroll
-      for (int n = 0; n < kN / 8; ++n)
+      for (int n = 0; n < kDk / 8; ++n)
 #pragma unroll
         for (int c = 0; c < 4; ++c)
-          S_[n][c] = 16 * warp_ + g_ + c / 2 * 8 == w.column + 8 * n + 2 * t_ + c % 2 ? 1.0f : 0.0f;
+          S_[n][c] = w.column + column_ + g_ + c / 2 * 8 == 8 * n + 2 * t_ + c % 2 ? 1.0f : 0.0f;
     }
     for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
-      log_scale += run_chunk<false>(w, begin, min(kChunkRows, item.end - begin));
-    store(out, w.width, w.width - w.column);
-    if (p_.log_scale && w.role == Role::U && w.column == 0 && threadIdx.x == 0)
+      log_scale += run_chunk<kRole>(w, begin, min(kChunkRows, item.end - begin));
+    store(out, w.width, w.column);
+    if (kRole == Role::U && p_.log_scale && w.column == 0 && threadIdx.x == 0)
       p_.log_scale[slot] = (begins ? 0.0f : p_.log_scale[slot]) + log_scale;
   }
 
-  // S through a chunk; its log decay. kOutput: the first group makes Y, the other O; else each Y of
-  // half the columns.
-  template <bool kOutput>
+  // S through a chunk; its log decay. Of a walk O as well, which store_O has to store.
+  template <Role kRole>
   __device__ float run_chunk(const WalkWork& w, int32_t begin, int rows) {
-    constexpr int kWidth = kOutput ? kN : kN / 2;
-    publish();
-    block_barrier();
-    char* const stage = shared_ + stage_ * Shared::kStage;
-    const uint32_t at = shared_address(stage);
-    stage_ = stage_ + 1 == Shared::kStages ? 0 : stage_ + 1;
-    constexpr bool kMakesO = kOutput && kGroup == 1;
-    constexpr int kColumn = kOutput || kGroup == 0 ? 0 : kWidth;
-
-    // K S, or Q S.
-    float x[kWidth / 8][4];
-    constexpr bool kMultiplies = kDelta || kMakesO;
-    if constexpr (kMultiplies) {
-      uint32_t a[kDk / 16][4];
+    constexpr bool kOutput = kRole == Role::walk, kHasV = kRole != Role::T, kMultiplies = kDelta || kOutput;
+    constexpr int kTiles = kChunkRows / 8, kO = kDelta ? kTiles : 0;  // K S, then Q S
+    uint32_t s[kDk / 16][4];
+    if constexpr (kMultiplies)
 #pragma unroll
-      for (int m = 0; m < kDk / 16; ++m)
-        tile_.m_by_k(a[m], at + (kMakesO ? Shared::kQ : Shared::kK) + m / 4 * Shared::kPart, warp_ % 4, m % 4);
-      const uint32_t s = base() + Shared::kState + kColumn * 128;
+      for (int m = 0; m < kDk / 16; ++m) as_A(s[m], S_[2 * m], S_[2 * m + 1]);
+    barrier_wait(base() + Shared::kFull + 8 * place_.at, place_.parity);
+    const uint32_t stage = place_.at * Shared::kStage, at = base() + stage;
+
+    float x[kMultiplies ? kO + (kOutput ? kTiles : 0) : kTiles]
+           [4];  // (K S)ᵀ, (Q S)ᵀ: columns by rows of the chunk; then Yᵀ, Oᵀ
+    if constexpr (kMultiplies) {
+      const uint64_t tile = wgmma_tile(at + (kDelta ? Shared::kK : Shared::kQ));
+      wgmma_operand(s);
       wgmma_begin();
 #pragma unroll
       for (int m = 0; m < kDk / 16; ++m)
-        wgmma<kWidth>(x, a[m], wgmma_tile(s + m / 4 * Shared::kAtom + m % 4 * 32), m > 0);
+        wgmma<sizeof(x) / 2>(x, s[m], matrix_at(tile, m / 4 * Shared::kKQPart + m % 4 * 32), m > 0);
       wgmma_commit();
     }
-    const float4* const gates = reinterpret_cast<const float4*>(stage + Shared::kGates);
+    if constexpr (kOutput) store_O(w);
+    const float4* const gates = reinterpret_cast<const float4*>(shared_ + stage + Shared::kGates);
     const float log_decay = gates[rows - 1].w;
-    const int row = warp_ % 4 * 16 + g_;  // of the chunk
-    float4 low = gates[row], high = gates[row + 8];
-    if (!kOutput && w.role == Role::T) low.y = low.z = high.y = high.z = 1;
-    const char* const V = stage + Shared::kV + kColumn / 16 * kSliceBytes + 4 * t_;
-    const auto v = [&](int n, int half) {
-      return unpack_bf16(*reinterpret_cast<const uint32_t*>(V + n / 2 * kSliceBytes + slice_at(row + 8 * half, n % 2)));
-    };
-    if constexpr (kMultiplies) wgmma_wait<0>();
-    if (kOutput || w.role != Role::T) {
+    if constexpr (kHasV) {
       const Decaying decay(log_decay);
+      const float whole = decay.complement ? 1.0f : 0.0f;  // in place, without a branch
 #pragma unroll
-      for (int n = 0; n < kN / 8; ++n)
+      for (int n = 0; n < kDk / 8; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) S_[n][c] = decay(S_[n][c], 0);
+        for (int c = 0; c < 4; ++c) S_[n][c] = fmaf(decay.factor, S_[n][c], whole * S_[n][c]);
+    }
+    if constexpr (kMultiplies) {
+      wgmma_wait<0>();
+      wgmma_operand(x);
     }
 
-    if constexpr (!kMakesO) {
+    uint32_t y[kChunkRows / 16][4], y_end[kChunkRows / 16][4];  // Yᵀ, and decayed to the chunk's end
 #pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n)
+    for (int b = 0; b < kChunkRows / 16; ++b) {
+      uint32_t v[4] = {};
+      if constexpr (kHasV) ldmatrix_x4_trans(v, slice_of_lane(at, b));
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float4 gate = half ? high : low;
-          const float2 of = !kOutput && w.role == Role::T ? float2{0, 0} : v(n, half);
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float& y = x[n][2 * half + c];
-            y = gate.x * ((c ? of.y : of.x) - (kDelta ? gate.y * y : 0.0f));
-          }
+      for (int i = 0; i < 4; ++i) {  // i / 2: of the two times 8 rows; i % 2: of the columns
+        const int n = 2 * b + i / 2, row = 8 * n + 2 * t_, c = i % 2 * 2;
+        float4 first = gates[row], second = gates[row + 1];
+        if constexpr (!kHasV) first.y = first.z = second.y = second.z = 1;
+        float2 of = unpack_bf16(v[i]);
+        if constexpr (kDelta) of = {of.x - first.y * x[n][c], of.y - second.y * x[n][c + 1]};
+        of = {first.x * of.x, second.x * of.y};
+        if constexpr (kOutput) {
+          y[b][i] = pack_bf16(of.x, of.y);
+          x[kO + n][c] *= p_.scale * first.y;
+          x[kO + n][c + 1] *= p_.scale * second.y;
         }
-      if constexpr (kOutput) put(base() + Shared::kY, warp_ % 4, x);
-#pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[n][c] *= c < 2 ? low.z : high.z;
-      put(base() + Shared::kYEnd + kColumn * 128, warp_ % 4, x);
-      shared_fence();
-    } else {
-#pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[n][c] *= p_.scale * (c < 2 ? low.y : high.y);
-    }
-    uint32_t z[kChunkRows / 16][4], M[kChunkRows / 16][4];
-    if constexpr (kHasState)
-#pragma unroll
-      for (int b = 0; b < kChunkRows / 16; ++b)
-        tile_.k_by_m(z[b], at + Shared::kZ + kGroup * Shared::kPart, b, warp_ % 4);
-    if constexpr (kMakesO)
-#pragma unroll
-      for (int b = 0; b < kChunkRows / 16; ++b) tile_.m_by_k(M[b], at + Shared::kM, warp_ % 4, b);
-    named_sync<1, kWalkThreads>();
-
-    wgmma_begin();
-    if constexpr (kHasState) {
-#pragma unroll
-      for (int b = 0; b < kChunkRows / 16; ++b) wgmma<kN>(S_, z[b], wgmma_tile(base() + Shared::kYEnd + b * 32), true);
-      wgmma_commit();
-    }
-    if constexpr (kMakesO) {
-#pragma unroll
-      for (int b = 0; b < kChunkRows / 16; ++b) wgmma<kN>(x, M[b], wgmma_tile(base() + Shared::kY + b * 32), true);
-      wgmma_commit();
-    }
-    wgmma_wait<0>();
-    if constexpr (kMakesO) {
-      // By way of V's place, whose rows no other warp reads any more: whole 16-byte pieces.
-      const float skip = p_.skip ? p_.skip[w.h] : 0.0f;
-      char* const O = stage + Shared::kV;
-#pragma unroll
-      for (int n = 0; n < kN / 8; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float2 o{x[n][2 * half], x[n][2 * half + 1]};
-          if (p_.skip) {
-            const float2 of = v(n, half);
-            o = {o.x + skip * of.x, o.y + skip * of.y};
-          }
-          *reinterpret_cast<uint32_t*>(O + n / 2 * kSliceBytes + slice_at(row + 8 * half, n % 2) + 4 * t_) =
-              pack_bf16(o.x, o.y);
-        }
-      __syncwarp();
-      const int lane = threadIdx.x % 32, valid = (w.width - w.column) / 8;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int r = warp_ % 4 * 16 + 8 * i + lane % 8;
-        if (r >= rows) continue;
-        __nv_bfloat16* const to = p_.o.row(begin + r, w.h) + w.column;
-#pragma unroll
-        for (int chunk = lane / 8; chunk < kN / 8; chunk += 4)
-          if (chunk < valid)
-            *reinterpret_cast<uint4*>(to + chunk * 8) =
-                *reinterpret_cast<const uint4*>(O + chunk / 2 * kSliceBytes + slice_at(r, chunk % 2));
+        y_end[b][i] = pack_bf16(of.x * first.z, of.y * second.z);
       }
     }
+    const uint64_t Z = matrix_in_shared(at + Shared::kZ, Shared::kZPart, 1024), M = wgmma_tile(at + Shared::kM);
+    wgmma_operand(y_end);
+    wgmma_operand(S_);
+    wgmma_begin();
+#pragma unroll
+    for (int b = 0; b < kChunkRows / 16; ++b) wgmma_down<kDk>(S_, y_end[b], matrix_at(Z, b * 2048));
+    wgmma_commit();
+    if constexpr (kOutput) {
+      auto& o = reinterpret_cast<float(&)[kTiles][4]>(x[kO]);
+      wgmma_operand(y);
+      wgmma_operand(o);
+      wgmma_begin();
+#pragma unroll
+      for (int b = 0; b < kChunkRows / 16; ++b) wgmma<kChunkRows>(o, y[b], matrix_at(M, b * 32), true);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_operand(o);
+      put_O(w, at, o);
+      O_begin_ = begin;
+      O_rows_ = rows;
+    } else {
+      wgmma_wait<0>();
+      give_back(stage);
+    }
+    wgmma_operand(S_);
+    place_.next();
     return log_decay;
   }
 
+  // O to V's place, whose slice no other warp reads.
+  __device__ void put_O(const WalkWork& w, uint32_t stage, const float (&o)[kChunkRows / 8][4]) {
+    const float skip = p_.skip ? p_.skip[w.h] : 0.0f;
+#pragma unroll
+    for (int b = 0; b < kChunkRows / 16; ++b) {
+      const uint32_t at = slice_of_lane(stage, b);
+      uint32_t rounded[4];
+      as_A(rounded, o[2 * b], o[2 * b + 1]);
+      if (p_.skip) {
+        uint32_t v[4];
+        ldmatrix_x4_trans(v, at);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 of = unpack_bf16(v[i]);
+          const float(&x)[4] = o[2 * b + i / 2];
+          rounded[i] = pack_bf16(x[i % 2 * 2] + skip * of.x, x[i % 2 * 2 + 1] + skip * of.y);
+        }
+      }
+      __syncwarp();
+      stmatrix_x4_trans(at, rounded);
+    }
+  }
+  // O of the last chunk from there, in whole 16-byte pieces.
+  __device__ void store_O(const WalkWork& w) {
+    if (O_rows_ == 0) return;
+    const uint32_t stage = (place_.at == 0 ? Shared::kStages - 1 : place_.at - 1) * Shared::kStage;
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+    if (w.column + column_ < w.width) {
+      const char* const slice = shared_ + stage + Shared::kV + column_ / 16 * kSliceBytes;
+#pragma unroll
+      for (int i = 0; i < kChunkRows / 16; ++i) {
+        const int row = 16 * i + lane / 2;
+        if (row < O_rows_)
+          *reinterpret_cast<uint4*>(p_.o.row(O_begin_ + row, w.h) + w.column + column_ + lane % 2 * 8) =
+              *reinterpret_cast<const uint4*>(slice + slice_at(row, lane % 2));
+      }
+    }
+    give_back(stage);
+    O_rows_ = 0;
+  }
+
+  // This warp has read what it reads of a stage.
+  __device__ void give_back(uint32_t stage) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(base() + Shared::kEmpty + stage / (Shared::kStage / 8));
+  }
+
+  // Of this warp's slice of V rows 16 b on, two times 8 by two halves: a row's piece for each lane of ldmatrix.
+  __device__ uint32_t slice_of_lane(uint32_t stage, int b) const {
+    const int lane = threadIdx.x % 32;
+    return stage + Shared::kV + column_ / 16 * kSliceBytes + slice_at(16 * b + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  }
   __device__ uint32_t base() const { return shared_address(shared_); }
 
   const ChunkedArgs& p_;
   char* const shared_;
-  const int warp_ = threadIdx.x / 32, g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
-  const TileLane<64> tile_;
-  float S_[kN / 8][4];
-  int stage_ = 0;
+  const int column_ = static_cast<int>(threadIdx.x) / 32 * 16;  // of the block's, this warp's first
+  const int g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
+  float S_[kDk / 8][4];
+  int32_t O_begin_ = 0;  // of the last chunk's O, which is in shared memory
+  int O_rows_ = 0;       // of it; none where it is stored
+  RingPlace<Shared::kStages> place_;
 };
 
-template <bool kDelta, int kDk, int kN, int kGroup>
-__device__ inline void walk(const ChunkedArgs& p, const WalkGrid& grid, char* shared) {
-  WalkWarps<kDelta, kDk, kN, kGroup> warps(p, shared);
-  for (int32_t turn = 0; grid.work(turn) < grid.works; ++turn) warps.run(work_of<kDk, kN>(p, grid, grid.work(turn)));
-}
-
-// kWalkThreads + kCopyThreads threads, the last of which copy; no more blocks than works.
+// WalkShared::kThreads threads, the last kCopyThreads of which copy; no more blocks than works.
 template <bool kDelta, int kDk, int kN>
-__global__ void __launch_bounds__(kWalkThreads + kCopyThreads, 1) walk_kernel(ChunkedArgs p, WalkGrid grid) {
+__global__ void __launch_bounds__(WalkShared<kDelta, kDk, kN>::kThreads, 1) walk_kernel(ChunkedArgs p, WalkGrid grid) {
+  using Shared = WalkShared<kDelta, kDk, kN>;
   extern __shared__ __align__(1024) char walk_shared[];
-  if (threadIdx.x >= kWalkThreads) {
-    give_registers<56>();
+  if (threadIdx.x == 0) {
+    const uint32_t base = shared_address(walk_shared);
+#pragma unroll
+    for (int i = 0; i < Shared::kStages; ++i) {
+      barrier_init(base + Shared::kFull + 8 * i, kCopyThreads);
+      barrier_init(base + Shared::kEmpty + 8 * i, Shared::kGroups * 4);
+    }
+    barrier_init_fence();
+  }
+  block_barrier();
+  if (threadIdx.x >= Shared::kGroups * kGroupThreads) {
+    if constexpr (Shared::kGroups == 2) give_registers<40>();
     return fill_ring<kDelta, kDk, kN>(p, grid, walk_shared);
   }
-  take_registers<224>();
-  if (threadIdx.x < kWalkThreads / 2)
-    walk<kDelta, kDk, kN, 0>(p, grid, walk_shared);
-  else
-    walk<kDelta, kDk, kN, 1>(p, grid, walk_shared);
+  if constexpr (Shared::kGroups == 2) take_registers<232>();
+  WalkWarps<kDelta, kDk, kN> warps(p, walk_shared);
+  for (int32_t turn = 0; grid.work(turn) < grid.works; ++turn) warps.run(work_of<kDk, kN>(p, grid, grid.work(turn)));
 }
 
 }  // namespace hypic::cuda

@@ -8,7 +8,10 @@ struct Decaying {
   float factor = 0;
   bool complement = true;
   __device__ Decaying() {}
-  __device__ explicit Decaying(float g) : factor(g > -0.5f ? expm1f(g) : expf(g)), complement(g > -0.5f) {}
+  __device__ explicit Decaying(float g) : complement(g > -0.5f) {
+    const float less_one = expm1f(g), whole = expf(g);  // both: no branch
+    factor = complement ? less_one : whole;
+  }
   __device__ float operator()(float x, float change) const {
     return complement ? x + (factor * x + change) : factor * x + change;
   }

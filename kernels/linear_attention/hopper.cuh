@@ -1,5 +1,5 @@
-// What the walk over jumps takes from Hopper beside kernels/common/wgmma.cuh: clusters, bulk copies to all blocks of
-// one, named barriers, and products of registers with a tile. Thin names for the PTX.
+// What chunked linear attention takes from Hopper beside kernels/common/wgmma.cuh: clusters, bulk copies to all blocks
+// of one, rings, named barriers, and products of registers with a tile. Thin names for the PTX.
 #pragma once
 
 #include "kernels/common/mma.cuh"
@@ -36,6 +36,20 @@ __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, 
         "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>((1u << blocks) - 1))
         : "memory");
 }
+
+// ---- Rings
+
+// A place in a ring of kSize, and the parity of its round.
+template <int kSize>
+struct RingPlace {
+  uint32_t at = 0, parity = 0;
+  __device__ void next() {
+    if (++at == kSize) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
 
 // ---- Named barriers of some of a block's threads
 
@@ -79,24 +93,34 @@ __device__ inline uint64_t wgmma_tile(uint32_t address) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, "                                                                         \
   "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define HYPIC_WGMMA(n, c, registers, a0, a1, a2, a3, b, sum)                                                           \
+#define HYPIC_WGMMA(n, c, registers, a0, a1, a2, a3, b, sum, down)                                                     \
   asm volatile("{.reg .pred sum;\n\tsetp.ne.b32 sum, " sum                                                             \
                ", 0;\n\t"                                                                                              \
                "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" registers "}, {" a0 ", " a1 ", " a2 ", " a3 \
-               "}, " b ", sum, 1, 1, 0;}"                                                                              \
+               "}, " b ", sum, 1, 1, " down ";}"                                                                       \
                : c                                                                                                     \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile), "r"(static_cast<int>(add)))
 template <int kN>
 __device__ inline void wgmma(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t tile, bool add) {
   static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128);
   if constexpr (kN == 16)
-    HYPIC_WGMMA("16", HYPIC_C8, HYPIC_R8, "%8", "%9", "%10", "%11", "%12", "%13");
+    HYPIC_WGMMA("16", HYPIC_C8, HYPIC_R8, "%8", "%9", "%10", "%11", "%12", "%13", "0");
   else if constexpr (kN == 32)
-    HYPIC_WGMMA("32", HYPIC_C16(0), HYPIC_R16, "%16", "%17", "%18", "%19", "%20", "%21");
+    HYPIC_WGMMA("32", HYPIC_C16(0), HYPIC_R16, "%16", "%17", "%18", "%19", "%20", "%21", "0");
   else if constexpr (kN == 64)
-    HYPIC_WGMMA("64", HYPIC_C32, HYPIC_R32, "%32", "%33", "%34", "%35", "%36", "%37");
+    HYPIC_WGMMA("64", HYPIC_C32, HYPIC_R32, "%32", "%33", "%34", "%35", "%36", "%37", "0");
   else
-    HYPIC_WGMMA("128", HYPIC_C64, HYPIC_R64, "%64", "%65", "%66", "%67", "%68", "%69");
+    HYPIC_WGMMA("128", HYPIC_C64, HYPIC_R64, "%64", "%65", "%66", "%67", "%68", "%69", "0");
+}
+// c += a · b, where b is kN columns of rows of k, N-major (matrix_in_shared).
+template <int kN>
+__device__ inline void wgmma_down(float (&c)[kN / 8][4], const uint32_t (&a)[4], uint64_t tile) {
+  static_assert(kN == 64 || kN == 128);
+  constexpr bool add = true;
+  if constexpr (kN == 64)
+    HYPIC_WGMMA("64", HYPIC_C32, HYPIC_R32, "%32", "%33", "%34", "%35", "%36", "%37", "1");
+  else
+    HYPIC_WGMMA("128", HYPIC_C64, HYPIC_R64, "%64", "%65", "%66", "%67", "%68", "%69", "1");
 }
 #undef HYPIC_WGMMA
 #undef HYPIC_R64

@@ -1,5 +1,6 @@
 #include "kernels/ops/attention_mma.cuh"
 
+#include "kernels/common/launch_next.cuh"
 #include "kernels/ops/attention_tiles.cuh"
 
 // After FlashAttention-2 (arXiv 2307.08691). A block holds a tile of rows, its Q rotated in shared memory, and
@@ -177,6 +178,7 @@ __global__ void __launch_bounds__(Layout<D, kRows>::kThreads, Layout<D, kRows>::
   auto* row_table = reinterpret_cast<int2*>(memory + L::kRowTable);  // position and limit
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_warp = warp / L::kBlock.key_warps, key_warp = warp % L::kBlock.key_warps;
+  follow();
 
   auto& rows = *reinterpret_cast<RowTile*>(memory + L::kRowTile);
   auto* shared_cursor = reinterpret_cast<KeyCursor*>(memory + L::kCursor);
@@ -401,6 +403,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   __shared__ float4 totals[kGroups][kColumns];
   const int heads = p.kv_heads * p.group, s = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x, rows = int64_t{p.rows} * heads;
+  follow();
   const float2 part = s < p.splits ? p.part_sums[s * rows + row] : float2{-INFINITY, 0};
   float all = part.x;
   for (int step = 16; step > 0; step /= 2) all = fmaxf(all, __shfl_xor_sync(kAll, all, step));
@@ -447,11 +450,10 @@ void launch_tiles(const Params& p, cudaStream_t stream) {
   check(cudaFuncSetAttribute(attention_mma_kernel<D, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, L::kBytes),
         "shared memory");
   const dim3 grid(static_cast<unsigned>(p.tiles * p.kv_heads), static_cast<unsigned>(p.splits));
-  attention_mma_kernel<D, kRows><<<grid, L::kThreads, L::kBytes, stream>>>(p);
-  check_launch("attention_mma");
+  launch_next("attention_mma", attention_mma_kernel<D, kRows>, grid, L::kThreads, L::kBytes, stream, p);
   if (p.splits == 1) return;
-  merge_kernel<D><<<static_cast<unsigned>(p.rows * p.kv_heads * p.group), kMergeThreads, 0, stream>>>(p);
-  check_launch("attention_mma merge");
+  launch_next("attention_mma merge", merge_kernel<D>, static_cast<unsigned>(p.rows * p.kv_heads * p.group),
+              kMergeThreads, 0, stream, p);
 }
 
 template <int D>

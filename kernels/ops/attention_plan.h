@@ -58,7 +58,8 @@ struct AttentionWgmmaPlan {
   int gap = 0;      // shares: what a row tile costs beside its key tiles, in their time
 };
 
-// Whether it is the faster one: most of its tiles of rows would be more than half full.
+// Whether it is the faster one: most of its tiles of rows would be more than half full, or of large heads there are
+// many keys to read.
 bool attention_wgmma_suits(const AttentionShape& shape, std::span<const Chain> chains);
 AttentionWgmmaPlan plan_attention_wgmma(const AttentionShape& shape, std::span<const Chain> chains);
 

@@ -70,7 +70,10 @@ TEST(AttentionWgmmaPlan, SuitsRowsThatFillItsTiles) {
   EXPECT_TRUE(attention_wgmma_suits(s, chains_of(64, 512)));
   EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 64, 32000)));
   EXPECT_TRUE(attention_wgmma_suits(s, chains_of(1, 512, 0, 64)));
-  EXPECT_FALSE(attention_wgmma_suits(s, chains_of(64, 1, 32767))) << "decode";
+  EXPECT_TRUE(attention_wgmma_suits(s, chains_of(64, 1, 32767))) << "decode";
+  EXPECT_FALSE(attention_wgmma_suits(s, chains_of(1, 1, 32767))) << "decode of one";
+  EXPECT_FALSE(attention_wgmma_suits(shape(132, 4096), chains_of(32, 1, 4095))) << "decode, fewer keys";
+  EXPECT_TRUE(attention_wgmma_suits(shape(132, 4096), chains_of(64, 1, 4095))) << "decode";
   EXPECT_FALSE(attention_wgmma_suits(s, chains_of(1, 8, 0, 1))) << "one seam";
   EXPECT_FALSE(attention_wgmma_suits(s, {}));
 }

@@ -1,6 +1,6 @@
-// Few rows an expert. Pairs of (row, choice) are sorted by expert; then two products, each expert's pairs by its
-// matrix, in tiles that lie in order of experts, so that tiles which read the same weights run at the same time; then
-// the sum over a row's choices, in their order.
+// Few rows an expert. Pairs of (row, choice) are sorted by expert, unless there is one row; then two products, each
+// expert's pairs by its matrix, in tiles that lie in order of experts, so that tiles which read the same weights run at
+// the same time; then the sum over a row's choices, in their order.
 //
 // Every sum over the inner axis is one chain of m16n8k16 from its begin to its end, whatever the tile: that gives
 // a row the same bits in any batch.
@@ -26,6 +26,7 @@ struct ProductArgs {
   int K, columns;          // columns: of the result
   int column_tiles;
   int k;
+  const int32_t* experts;  // [k] of one row, each choice a tile of its own; null: the next three, of the sort
   const int4* tiles;
   const int32_t* tile_count;
   const int32_t* pairs;
@@ -104,8 +105,9 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
   const uint32_t stages = shared_address(shared);
 
   follow();
-  int4 ahead = p.tiles[blockIdx.x / p.column_tiles];  // of the next tile to fetch
-  const int work = *p.tile_count * p.column_tiles, steps = (p.K + kExpertsStep - 1) / kExpertsStep;
+  const auto tile_at = [&](int tile) { return p.experts ? make_int4(p.experts[tile], tile, 1, 0) : p.tiles[tile]; };
+  int4 ahead = tile_at(static_cast<int>(blockIdx.x) / p.column_tiles);  // of the next tile to fetch
+  const int work = (p.experts ? p.k : *p.tile_count) * p.column_tiles, steps = (p.K + kExpertsStep - 1) / kExpertsStep;
   if (blockIdx.x >= work) return;
 
   // Copies: the next step to fetch, and where this thread's rows of it come from.
@@ -126,10 +128,15 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
     places = ahead.z;
     if (threadIdx.x == 0) ring_tile[fetch_ring] = make_int2(first_place, places);
     if constexpr (kProduct == Product::down) {
-      for (int i = threadIdx.x; i < places; i += kThreads)
-        cp_async_4(shared_address(ring_pairs + fetch_ring * kM + i), p.pairs + first_place + i);
+      if (p.experts) {
+        if (threadIdx.x == 0) ring_pairs[fetch_ring * kM] = first_place;
+      } else {
+        for (int i = threadIdx.x; i < places; i += kThreads)
+          cp_async_4(shared_address(ring_pairs + fetch_ring * kM + i), p.pairs + first_place + i);
+      }
     }
-    if (fetch_work + static_cast<int>(gridDim.x) < work) ahead = p.tiles[(fetch_work + gridDim.x) / p.column_tiles];
+    if (fetch_work + static_cast<int>(gridDim.x) < work)
+      ahead = tile_at((fetch_work + static_cast<int>(gridDim.x)) / p.column_tiles);
   };
   const auto find_rows = [&] {
 #pragma unroll
@@ -138,7 +145,9 @@ __global__ void __launch_bounds__(Shape<kTile, kProduct>::kThreads, Shape<kTile,
       a_rows[j] = kNone;
       if (row < places) {
         const int place = first_place + row;
-        a_rows[j] = static_cast<uint32_t>(kProduct == Product::down ? place : p.pairs[place] / p.k) * row_stride;
+        int of = place;
+        if constexpr (kProduct != Product::down) of = p.experts ? 0 : p.pairs[place] / p.k;
+        a_rows[j] = static_cast<uint32_t>(of) * row_stride;
       }
     }
   };
@@ -294,7 +303,7 @@ void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
   for (int64_t begin = 0; begin < R; begin += plan.pass_rows) {
     const int64_t end = std::min(R, begin + plan.pass_rows);
     const Tensor x = a.x.rows(begin, end);
-    experts_sort(a.experts.rows(begin, end), E, plan, scratch, stream);
+    if (R > 1) experts_sort(a.experts.rows(begin, end), E, plan, scratch, stream);
     const ProductArgs up{.a = view<__nv_bfloat16>(x).data,
                          .a_stride = x.stride[0],
                          .b = static_cast<const __nv_bfloat16*>(a.up.data),
@@ -302,6 +311,7 @@ void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
                          .columns = I,
                          .column_tiles = plan.up_column_tiles,
                          .k = k,
+                         .experts = R > 1 ? nullptr : a.experts.as<int32_t>(),
                          .tiles = scratch.tiles,
                          .tile_count = scratch.tile_count,
                          .pairs = scratch.pairs,

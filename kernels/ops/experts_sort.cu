@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kExpertsSortThreads, 1) place_kernel(SortArgs 
   for (int i = threadIdx.x; i < warps * E; i += kExpertsSortThreads) counters[i] = 0;
   __syncthreads();
   cudaTriggerProgrammaticLaunchCompletion();
+  if (gridDim.x == 1) cudaGridDependencySynchronize();  // with more, count_kernel lies between and waited
   visit_pairs(a, mine, [&](int, const int(&e)[kSortAhead]) {
 #pragma unroll
     for (int i = 0; i < kSortAhead; ++i)
@@ -243,13 +244,10 @@ void experts_sort(const Tensor& experts, int E, const ExpertsPlan& plan, const E
                       .tiles = scratch.tiles,
                       .tile_count = scratch.tile_count};
   const dim3 blocks(static_cast<unsigned>(ceil_div(sort.P, sort.block_pairs)));
-  if (blocks.x == 1) {
-    place_kernel<<<1, kExpertsSortThreads, place_bytes(E), stream>>>(sort);
+  if (blocks.x > 1) {
+    count_kernel<<<blocks, kExpertsSortThreads, sizeof(int32_t) * static_cast<size_t>(E), stream>>>(sort);
     check_launch("experts, sort");
-    return;
   }
-  count_kernel<<<blocks, kExpertsSortThreads, sizeof(int32_t) * static_cast<size_t>(E), stream>>>(sort);
-  check_launch("experts, sort");
   launch_next("experts, sort", place_kernel, blocks, kExpertsSortThreads, static_cast<int>(place_bytes(E)),
               stream, sort);
 }

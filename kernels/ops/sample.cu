@@ -5,6 +5,8 @@
 #include "kernels/ops/sample.cuh"
 
 #include "kernels/common/block.cuh"
+#include "kernels/common/launch_next.cuh"
+#include "kernels/common/piece.cuh"
 #include "kernels/common/view.cuh"
 
 namespace hypic::cuda {
@@ -96,15 +98,31 @@ __device__ uint64_t find(const Ranks<T>& row, uint64_t last, MassOf mass, Target
   return prefix;
 }
 
+// Of a whole row: by pieces, several of them under way, for one block alone waits for memory.
+template <class T>
+__device__ Largest largest_of(const T* logits, int N) {
+  constexpr int kSize = Piece<T>::kSize;
+  const int pieces = reinterpret_cast<uintptr_t>(logits) % 16 == 0 ? N / kSize : 0;
+  Largest mine;
+#pragma unroll 8
+  for (int p = threadIdx.x; p < pieces; p += kThreads) {
+    const Piece<T> piece = Piece<T>::load(logits + static_cast<int64_t>(p) * kSize);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) mine.see(piece.at[i], p * kSize + i);
+  }
+  for (int i = pieces * kSize + static_cast<int>(threadIdx.x); i < N; i += kThreads) mine.see(load(logits + i), i);
+  return mine;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sample_kernel(View<T> logits, int N, View<float> temperatures, View<int32_t> top_ks,
                   View<float> top_ps, View<float> uniforms, double unit, View<int32_t> out) {
   __shared__ Shared shared;
   const int64_t r = blockIdx.x;
+  follow();
   const Ranks<T> row{logits.row(r), N};
-  const int best = block_argmax<kThreads>(
-      N, [&](int i) { return load(row.logits + i); }, shared.argmax.best, shared.argmax.at);
+  const int best = block_argmax<kThreads>(largest_of(row.logits, N), shared.argmax.best, shared.argmax.at);
   const double top = load(row.logits + best);
   const double temperature = temperatures ? *temperatures.row(r) : 0;
   const int top_k = top_ks ? *top_ks.row(r) : 0;
@@ -155,10 +173,9 @@ void sample(const SampleArgs& a, cudaStream_t stream) {
   for (int64_t n = 1; n < N; n *= 2) unit /= 2;
   visit_device(a.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    sample_kernel<T><<<static_cast<unsigned>(R), kThreads, 0, stream>>>(
-        view<T>(a.logits), static_cast<int>(N), view<float>(a.temperature), view<int32_t>(a.top_k),
-        view<float>(a.top_p), view<float>(a.uniform), unit, view<int32_t>(a.out));
-    check_launch("sample");
+    launch_next("sample", sample_kernel<T>, dim3(static_cast<unsigned>(R)), dim3(kThreads), 0, stream,
+                view<T>(a.logits), static_cast<int>(N), view<float>(a.temperature), view<int32_t>(a.top_k),
+                view<float>(a.top_p), view<float>(a.uniform), unit, view<int32_t>(a.out));
   });
 }
 
