@@ -67,7 +67,8 @@ validate() {
 # is asked less of a third.
 sanitizer() {
   command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer is missing" | tee -a "$out/summary.txt"; return; }
-  cases='/(reuse|relocation|jumps|latent|residues|partial|heads|eps|activations|steps|range|rows|ties|scaled|kinds|inputs|greedy|numbers|aligned|short_items|fault_0[57]_.*)$|^(attention|gated_delta_net|lightning)/wide$'
+  cases='/(reuse|relocation|jumps|latent|residues|partial|heads|eps|activations|steps|range|rows|ties|scaled|kinds|inputs|greedy|numbers|aligned|short_items|fault_0[57]_.*)$|^attention/wide$'
+  wide='^(gated_delta_net|lightning)/wide$'  # racecheck 2025.3 breaks down on these
   chains='^(lightning|gated_delta_net)/(reuse|relocation|fault_0[57]_.*)$'
   # sanitize NAME BACKEND CASES OPTION...
   sanitize() {
@@ -76,8 +77,8 @@ sanitizer() {
       --filter "$filter" --out "$out/$name"
   }
   for backend in cuda cuda32; do
-    sanitize memcheck "$backend" "$cases" --tool memcheck
-    sanitize initcheck "$backend" "$cases" --tool initcheck
+    sanitize memcheck "$backend" "$cases|$wide" --tool memcheck
+    sanitize initcheck "$backend" "$cases|$wide" --tool initcheck
     sanitize racecheck "$backend" "$cases" --tool racecheck --kernel-name-exclude kernel_substring=jumps_kernel \
       --kernel-name-exclude kernel_substring=attention_wgmma_kernel --kernel-name-exclude kernel_substring=walk_kernel
   done

@@ -12,10 +12,11 @@
 namespace hypic::cuda {
 
 // Every thread of a kernel that launch_next starts calls this before it reads or writes what another kernel may touch:
-// it lets the next kernel take its place already, and waits until those before are done and their memory can be seen.
+// it waits until those before are done and their memory can be seen, and lets the next kernel take its place. In this
+// order, so that one kernel waits on the GPU, not a row of them, whose blocks are then badly spread: .85 of the time.
 __device__ inline void follow() {
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 }
 
 template <class... Params, class... Args>

@@ -80,7 +80,7 @@ __device__ inline void multiply_16(float (&c)[kTiles][4], const uint32_t (&lead)
 template <int kChunks>
 class RowsOut {
  public:
-  __device__ explicit RowsOut(char* part) : part_(part) {}
+  __device__ explicit RowsOut(char* part) : part_(part) { __syncwarp(); }  // what lay there has been read
   __device__ void put(int n, const uint32_t (&pair)[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4;
 #pragma unroll

@@ -112,13 +112,15 @@ __device__ inline void copy_rows(const __nv_bfloat16* from, int64_t stride, int 
   if (chunk >= valid) return;
   const uint32_t to = at(first, chunk);
   const uint32_t step = at(kRows, 0) - at(0, 0);
-  from += first * stride + chunk * 8;
+  from += chunk * 8;
+  int64_t row = first * stride;
 #pragma unroll
-  for (int i = 0; i < kChunkRows / kRows; ++i, from += kRows * stride)
+  for (int i = 0; i < kChunkRows / kRows; ++i, row += kRows * stride) {
+    const bool copies = first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16);
+    const __nv_bfloat16* const at_row = from + (copies ? row : 0);  // no address past the rows, though nothing is read
 #pragma unroll
-    for (int j = 0; j < kParts; ++j)
-      cp_async_16(to + i * step + j * part, from + j * kChunks * 8,
-                  first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16));
+    for (int j = 0; j < kParts; ++j) cp_async_16(to + i * step + j * part, at_row + j * kChunks * 8, copies);
+  }
 }
 
 template <bool kDelta, int kDk, int kN>
