@@ -209,7 +209,7 @@ class ReuseRun {
         result.values.push_back(
             {str("operator.", mode, ".", layer_tag(l)), sums[m].operator_error[l], "relative"});
         result.values.push_back({str("operator_excess.", mode, ".", layer_tag(l)),
-                                 excess(sums[m].operator_error[l], tolerance(model.backend().state_dtype())), "bounds"});
+                                 excess(sums[m].operator_error[l], tolerance(model.backend().compute_dtype())), "bounds"});
         result.values.push_back(
             {str("drift.", mode, ".", layer_tag(l)), sums[m].drift[l] / n, "relative"});
         drift_line.x.push_back(l);

@@ -121,7 +121,7 @@ class LawRun {
       if (spec().layers[l].linear)
         state = worse(state, excess(relative_error(cold.responses[0].state_before_question[l],
                                                    composed_state(spec(), table, inputs, l)),
-                                    tolerance(backend_->state_dtype())));
+                                    tolerance(backend_->compute_dtype())));  // a fast kernel multiplies in it
       if (spec().layers[l].attention)
         attention = worse(attention,
                           excess(relative_error(last_chain_rows(table, inputs.get(l, "attention.o")),
