@@ -72,6 +72,9 @@ constexpr Wordings kAskHop = {"Where is the %1 of the %2 of %3?", "For the %2 of
                               "Give the %1 of the %2 of %3."};
 // %1 "all headlines" or "the first words of all headlines"
 constexpr Wordings kAskHeadlines = {"List %1 in order.", "In order, what are %1?", "Give %1 in order."};
+// %1 what, %2 headline
+constexpr Wordings kAskHeadlinesAfter = {"List %1 after %2 in order.", "In order, what are %1 after %2?",
+                                         "Give %1 after %2 in order."};
 // %1 relation, %2 headlines
 constexpr Wordings kAskFigures = {"Give the %1 of each of %2.", "What is the %1 of each of %2?",
                                   "For each of %2, what is the %1?"};
@@ -222,8 +225,11 @@ class RowMaker {
         count_(count),
         random_(seed, index,
                 uint32_t(task) | uint32_t(split) << 3 | uint32_t(shape.segments) << 4 | uint32_t(shape.tokens) << 12),
+        more_(seed, index, 0x80000000u | uint32_t(task)),
         values_(split, random_) {
     for (const std::string_view sentence : kFiller) filler_tokens_.push_back(int(count(sentence)));
+    training_ = split == TaskSplit::train;
+    uneven_ = training_ && more_.below(2) == 0;
   }
 
   TaskRow make(Task task) {
@@ -322,6 +328,20 @@ class RowMaker {
       answer += whole ? document.headline : document.headline.substr(0, document.headline.find(' '));
     }
     ask(kAskHeadlines, {whole ? "all headlines" : "the first words of all headlines"}, answer);
+    // To train on: the rest of the list after a headline, which a document's number does not tell.
+    std::vector<int> starts;
+    for (int i = 0; i + 1 < shape_.segments; ++i) starts.push_back(i);
+    more_.shuffle(starts);
+    starts.resize(training_ ? std::min<size_t>(starts.size(), 3) : 0);
+    for (const int start : starts) {
+      std::string rest;
+      for (int i = start + 1; i < shape_.segments; ++i) {
+        if (!rest.empty()) rest += ", ";
+        rest += whole ? documents_[i].headline : documents_[i].headline.substr(0, documents_[i].headline.find(' '));
+      }
+      ask(kAskHeadlinesAfter, {whole ? "all headlines" : "the first words of all headlines", documents_[start].headline},
+          rest);
+    }
   }
 
   // Of each two neighbours one is asked for by the other.
@@ -423,6 +443,7 @@ class RowMaker {
     const int least = (shape_.tokens * 85 + 99) / 100 + shortest - 1;  // filler may leave so much out
     int left = random_.between(least, std::max(least, shape_.tokens + shape_.tokens / 10));
     const std::string head = str("# ", document.headline, ".");
+    if (uneven_) left += more_.between(-shape_.tokens * 2 / 5, shape_.tokens * 2 / 5);
     left -= int(count_(head)) + int(count_("\n"));
     std::vector<std::string_view> sentences(document.sentences.begin(), document.sentences.end());
     for (const std::string_view sentence : sentences) left -= int(count_(sentence));
@@ -440,7 +461,8 @@ class RowMaker {
 
   TaskShape shape_;
   const CountTokens& count_;
-  Random random_;
+  Random random_, more_;  // the latter of what is in training rows only
+  bool training_ = false, uneven_ = false;
   Values values_;
   std::vector<int> filler_tokens_;
   std::vector<Document> documents_;

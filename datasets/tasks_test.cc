@@ -151,10 +151,12 @@ class Reader {
     return person + ". The " + second + " of " + person + " is " + fact(person, second);
   }
 
-  std::string headlines(bool whole) const {
+  std::string headlines(bool whole, const std::string& after = "") const {
     std::string all;
-    for (const std::string& title : titles_)
-      all += (all.empty() ? "" : ", ") + (whole ? title : split_at(title, " ")[0]);
+    auto title = titles_.begin();
+    if (!after.empty()) title = std::find(titles_.begin(), titles_.end(), after) + 1;
+    for (; title < titles_.end(); ++title)
+      all += (all.empty() ? "" : ", ") + (whole ? *title : split_at(*title, " ")[0]);
     return all;
   }
 
@@ -172,6 +174,9 @@ class Reader {
       if (question == "List " + what + " in order" || question == "Give " + what + " in order" ||
           question == "In order, what are " + what)
         return headlines(whole);
+      if (is("List " + what + " after $t in order") || is("Give " + what + " after $t in order") ||
+          is("In order , what are " + what + " after $t"))
+        return headlines(whole, m[0]);
     }
     for (const std::string where : {"after", "before"}) {
       for (const std::string start : {"Which headline comes", "Give the headline", "What comes"})

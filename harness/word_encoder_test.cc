@@ -33,7 +33,8 @@ TEST(WordEncoder, IsTheTokenizerOnTasks) {
         const TaskRow row = task_row(task, {2 + i % 31, 16 + 3 * i}, split, 5, i, count, 1000);
         for (const std::string& document : row.documents) {
           check(document);
-          EXPECT_NEAR(double(encoder.count(document)), 16 + 3 * i, 0.15 * (16 + 3 * i)) << document;
+          const double within = split == TaskSplit::train ? 0.55 : 0.15;  // training rows may be uneven
+          EXPECT_NEAR(double(encoder.count(document)), 16 + 3 * i, within * (16 + 3 * i)) << document;
         }
         for (const TaskQuestion& question : row.questions) {
           check(question.text);

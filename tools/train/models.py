@@ -13,31 +13,33 @@ from recurrence import CHUNK, fused, gated_delta, kda, scalar_add
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 256, 256, 4, 2, 64
 LINEAR, FULL = "linear_attention", "full_attention"
 LAYERS = [LINEAR, LINEAR, FULL] * 2
+SHORT, SHORT_FFN = [LINEAR] * 3 + [FULL], 512  # docs/tiny-models.md says why
 CONV = 4
 EPS = 1e-6
 
-COMMON = dict(hidden_size=HIDDEN, num_hidden_layers=len(LAYERS), num_attention_heads=HEADS, hidden_act="silu",
-              rms_norm_eps=EPS, max_position_embeddings=32768)
+COMMON = dict(hidden_size=HIDDEN, num_attention_heads=HEADS, hidden_act="silu", rms_norm_eps=EPS,
+              max_position_embeddings=32768)
 CONFIGS = {
     "tiny-qwen3.5": dict(
         COMMON, architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_DIM, layer_types=LAYERS, intermediate_size=FFN, linear_num_key_heads=HEADS,
-        linear_num_value_heads=HEADS, linear_key_head_dim=HEAD_DIM, linear_value_head_dim=HEAD_DIM,
-        linear_conv_kernel_dim=CONV, tie_word_embeddings=True,
+        head_dim=HEAD_DIM, num_hidden_layers=len(SHORT), layer_types=SHORT, intermediate_size=SHORT_FFN,
+        linear_num_key_heads=HEADS, linear_num_value_heads=HEADS, linear_key_head_dim=HEAD_DIM,
+        linear_value_head_dim=HEAD_DIM, linear_conv_kernel_dim=CONV, tie_word_embeddings=True,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
                              mrope_section=[6, 5, 5], mrope_interleaved=True)),
     "tiny-ring": dict(
         COMMON, architectures=["BailingMoeLinearV2ForCausalLM"], model_type="bailing_moe_linear",
-        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, layer_group_size=3, intermediate_size=FFN,
-        first_k_dense_replace=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, num_hidden_layers=len(LAYERS), layer_group_size=3,
+        intermediate_size=FFN, first_k_dense_replace=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
         num_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=True,
         score_function="sigmoid", moe_router_enable_expert_bias=True, group_norm_size=2, partial_rotary_factor=0.5,
         rope_theta=10000.0, use_qk_norm=True, use_bias=False, use_qkv_bias=False, linear_silu=False,
         tie_word_embeddings=True),
     "tiny-kimi": dict(
         {k: v for k, v in COMMON.items() if k != "max_position_embeddings"}, architectures=["KimiLinearForCausalLM"],
-        model_type="kimi_linear", num_key_value_heads=HEADS, intermediate_size=FFN, model_max_length=32768,
-        kv_lora_rank=64, qk_nope_head_dim=48, qk_rope_head_dim=16, v_head_dim=64, q_lora_rank=None,
+        model_type="kimi_linear", num_key_value_heads=HEADS, num_hidden_layers=len(LAYERS), intermediate_size=FFN,
+        model_max_length=32768, kv_lora_rank=64, qk_nope_head_dim=48, qk_rope_head_dim=16, v_head_dim=64,
+        q_lora_rank=None,
         linear_attn_config=dict(kda_layers=[i + 1 for i, t in enumerate(LAYERS) if t == LINEAR],
                                 full_attn_layers=[i + 1 for i, t in enumerate(LAYERS) if t == FULL],
                                 num_heads=HEADS, head_dim=HEAD_DIM, short_conv_kernel_size=CONV),
@@ -46,12 +48,13 @@ CONFIGS = {
         moe_router_activation_func="sigmoid", mla_use_nope=True, tie_word_embeddings=False),
     "tiny-granite": dict(
         COMMON, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid",
-        num_key_value_heads=KV_HEADS, layer_types=["mamba" if t == LINEAR else "attention" for t in LAYERS],
+        num_key_value_heads=KV_HEADS, num_hidden_layers=len(SHORT),
+        layer_types=["mamba" if t == LINEAR else "attention" for t in SHORT],
         mamba_n_heads=8, mamba_d_head=64, mamba_d_state=64, mamba_n_groups=1, mamba_d_conv=CONV, mamba_expand=2,
         mamba_chunk_size=64, mamba_conv_bias=True, mamba_proj_bias=False, num_local_experts=0, num_experts_per_tok=0,
-        intermediate_size=FFN, shared_intermediate_size=FFN, embedding_multiplier=12.0, attention_multiplier=0.125,
-        residual_multiplier=0.5, logits_scaling=2.0, position_embedding_type="nope", attention_bias=False,
-        tie_word_embeddings=True),
+        intermediate_size=SHORT_FFN, shared_intermediate_size=SHORT_FFN, embedding_multiplier=12.0,
+        attention_multiplier=0.125, residual_multiplier=0.5, logits_scaling=2.0,
+        position_embedding_type="nope", attention_bias=False, tie_word_embeddings=True),
 }
 
 
