@@ -166,6 +166,15 @@ int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t lo
   return *value;
 }
 
+double Parameters::number(const std::string& key, double fallback, double low, double high) {
+  const json* value = find(key);
+  if (!value) return fallback;
+  const double number = value->is_number() ? value->get<double>() : 0;
+  require(value->is_number() && low <= number && number <= high, where_, ".", key, ": must be a number in ", low,
+          " … ", high, ", is ", shown(*value));
+  return number;
+}
+
 std::string Parameters::text(const std::string& key, const std::string& fallback) {
   const json* value = find(key);
   if (!value) return fallback;

@@ -51,6 +51,7 @@ class Parameters {
       : json_(json), where_(std::move(where)) {}
 
   int64_t integer(const std::string& key, int64_t fallback, int64_t low, int64_t high);
+  double number(const std::string& key, double fallback, double low, double high);
   std::string text(const std::string& key, const std::string& fallback);
   std::vector<std::string> texts(const std::string& key, const std::vector<std::string>& fallback);
   std::vector<int64_t> integers(const std::string& key, const std::vector<int64_t>& fallback,

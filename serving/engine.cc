@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -112,18 +113,11 @@ bool greedy(const auto& rows) {
   return std::all_of(rows.begin(), rows.end(), [](const auto* r) { return r->sampling.temperature == 0; });
 }
 
-// One number a row, in the state dtype.
-Buffer state_numbers(Backend& backend, const std::vector<double>& numbers) {
-  Buffer buffer(backend, backend.state_dtype(), {static_cast<int64_t>(numbers.size())});
-  const std::vector<float> single(numbers.begin(), numbers.end());
-  const bool wide = backend.state_dtype() == DType::f64;
-  backend.upload(buffer, wide ? static_cast<const void*>(numbers.data()) : single.data());
-  return buffer;
-}
-
 }  // namespace
 
 struct Engine::Running {
+  uint64_t ticket = 0;
+  bool cancelled = false;
   std::vector<Tokens> segments;
   Response response;
   int32_t max_tokens = 0;
@@ -138,38 +132,118 @@ struct Engine::Running {
   std::vector<PagedResidue> residues;
   int32_t position = 0;                               // of the next token
   int32_t own = 0;                                    // own tokens in the pages
-  std::vector<SegmentCache::Pin> pins;                // what it uses of the cache
+  std::vector<SegmentCache::Pin> pins;                // what its prompt uses of the cache
+  std::vector<int32_t> hit_pages;                     // a share in the pages of these, for decoding
   size_t prefix_segments = 0;                         // found in the cache as one prefix
   std::vector<SegmentCache::Prefix> prefixes;         // before the question
   std::vector<std::pair<size_t, int32_t>> snapshots;  // prefixes to store: which, state slot
 
   bool finished() const {
     const Tokens& tokens = response.tokens;
-    return static_cast<int32_t>(tokens.size()) >= max_tokens ||
+    return cancelled || static_cast<int32_t>(tokens.size()) >= max_tokens ||
            (!tokens.empty() && std::find(stop.begin(), stop.end(), tokens.back()) != stop.end());
   }
+};
+
+// The parameters of draws on the device, of up to n rows.
+struct Engine::Draws {
+  Draws(Backend& backend, int64_t n)
+      : temperature(backend, backend.state_dtype(), {n}),
+        top_k(backend, DType::i32, {n}),
+        top_p(backend, backend.state_dtype(), {n}),
+        uniform(backend, backend.state_dtype(), {n}) {}
+
+  // For the tokens `ahead` behind the rows' positions.
+  void upload(Backend& backend, const std::vector<Running*>& rows, int32_t ahead) const {
+    std::vector<double> temperatures, top_ps, uniforms;
+    std::vector<int32_t> top_ks;
+    for (const Running* r : rows) {
+      temperatures.push_back(r->sampling.temperature);
+      top_ks.push_back(r->sampling.top_k);
+      top_ps.push_back(r->sampling.top_p);
+      uniforms.push_back(philox_uniform(r->sampling.seed, r->position + ahead));
+    }
+    const int64_t n = static_cast<int64_t>(rows.size());
+    const auto numbers = [&](const Buffer& to, const std::vector<double>& from) {
+      const std::vector<float> single(from.begin(), from.end());
+      const bool wide = backend.state_dtype() == DType::f64;
+      backend.upload(to.tensor().rows(0, n), wide ? static_cast<const void*>(from.data()) : single.data());
+    };
+    numbers(temperature, temperatures);
+    backend.upload(top_k.tensor().rows(0, n), top_ks.data());
+    numbers(top_p, top_ps);
+    numbers(uniform, uniforms);
+  }
+  SampleArgs args(const Tensor& logits, const Tensor& out) const {
+    const auto rows = [n = logits[0]](const Buffer& buffer) { return buffer.tensor().rows(0, n); };
+    return {logits, rows(temperature), rows(top_k), rows(top_p), rows(uniform), out};
+  }
+
+  Buffer temperature, top_k, top_p, uniform;
+};
+
+// A step of decode, from its plan until its tokens are taken.
+struct Engine::Step {
+  Step() = default;
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  ~Step() {  // the device may still write its tokens
+    try {
+      if (arrived) arrived->wait();
+    } catch (...) {  // it failed, which the next operation says
+    }
+  }
+
+  std::vector<Running*> rows;  // nullptr: cancelled since it began
+  ChainTable table;
+  Rows inputs;
+  bool begun = false;              // the device has been given it
+  std::unique_ptr<Event> arrived;  // then: its tokens are in `tokens`; none: they are there at once
+  int32_t* tokens = nullptr;       // in host_tokens_
+};
+
+struct Engine::Room {
+  int64_t states = 0, build_states = 0, operators = 0, pages = 0;
+  bool too_long = false;  // some request has more tokens than the model positions
 };
 
 // Gives back what is still held at the end, also when something threw on the way.
 class Engine::Batch {
  public:
-  Batch(Engine& engine, const Mode& mode)
-      : input(engine.plan_input(mode)), which_state(input.max_rows), engine_(engine) {}
+  Batch(Engine& engine, const Mode& mode, const RunOptions& options = {})
+      : input(engine.plan_input(mode)), options(options), which_state(input.max_rows), engine_(engine) {}
   ~Batch() {
-    for (const Running& r : running) {
-      give_back(engine_.states_, r.state);
-      give_back(engine_.states_, r.kept_state);
-      engine_.pages_.give_back(r.pages);
-      for (const auto& [which, state] : r.snapshots) give_back(engine_.states_, state);
-    }
-    engine_.states_.give_back(build_states);
+    for (Running& r : running) release(r);
+    release_build_states();
     for (const Build& build : input.builds) {
       give_back(engine_.operators_, input.residues[build.residue].op);
       engine_.pages_.give_back(input.residues[build.residue].pages);
     }
   }
 
+  // What a request needs no more after its last token.
+  void release(Running& r) {
+    r.pins.clear();
+    give_back(engine_.states_, std::exchange(r.state, kNone));
+    give_back(engine_.states_, std::exchange(r.kept_state, kNone));
+    engine_.pages_.give_back(std::exchange(r.pages, {}));
+    engine_.pages_.give_back(std::exchange(r.hit_pages, {}));
+    for (const auto& [which, state] : std::exchange(r.snapshots, {})) give_back(engine_.states_, state);
+  }
+  void release_build_states() { engine_.states_.give_back(std::exchange(build_states, {})); }
+
+  bool builds(int32_t residue) const {
+    return std::any_of(input.builds.begin(), input.builds.end(), [&](const Build& b) { return b.residue == residue; });
+  }
+  bool prefilled() const { return next_table == plan.tables.size(); }
+  bool finished() const {
+    return prefilled() && std::all_of(running.begin(), running.end(), [](const Running& r) { return r.finished(); });
+  }
+
   PlanInput input;
+  RunOptions options;
+  Plan plan;
+  size_t next_table = 0;  // of the plan's
   std::vector<Running> running;
   struct Built {
     bool admitted;
@@ -178,7 +252,8 @@ class Engine::Batch {
   std::vector<Built> built;  // by build
   BuildStates which_state;
   std::vector<int32_t> build_states;  // slots, by their number
-  HostSeconds* host = nullptr;        // where times go; nullptr: nobody asked
+  HostSeconds times;
+  HostSeconds* host() { return options.host_times ? &times : nullptr; }  // where times go; nullptr: nobody asked
 
  private:
   static void give_back(Slots& slots, int32_t slot) {
@@ -200,6 +275,8 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                  name_of(options.cache.format), "|rank 0 of 1"),
              model, pools_, pages_, operators_, states_, options.cache) {}
 
+Engine::~Engine() = default;
+
 // Free slots; entries that are not in use make room.
 std::vector<int32_t> Engine::take(Slots& slots, int64_t count) {
   cache_.make_room(slots, count);
@@ -220,10 +297,85 @@ PlanInput Engine::plan_input(const Mode& mode) const {
 
 RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
                       const RunOptions& options) {
-  taken_.clear();
-  RunResult result = run_batch(requests, mode, options);
+  HYPIC_CHECK(idle(), "run() beside requests that were submitted");
+  Batch& batch = *live_.emplace_back(plan(requests, mode, options));
+  while (!batch.finished()) advance();
+  RunResult result;
+  for (Running& r : batch.running) result.responses.push_back(std::move(r.response));
+  result.host = batch.times;
+  result.counters = batch.plan.counters;
+  result.tables = std::move(batch.plan.tables);
+  live_.clear();
   make_room_ahead();
   return result;
+}
+
+std::vector<Submitted> Engine::submit(const std::vector<Request>& requests, const Mode& mode) {
+  Batch& batch = *live_.emplace_back(plan(requests, mode, {}));
+  std::vector<Submitted> submitted;
+  for (const Running& r : batch.running) submitted.push_back({r.ticket, r.response.reused});
+  return submitted;
+}
+
+std::vector<Progress> Engine::step() {
+  const std::vector<Progress> progress = advance();
+  if (std::erase_if(live_, [](const auto& batch) { return batch->finished(); }) > 0) make_room_ahead();
+  return progress;
+}
+
+void Engine::cancel(uint64_t ticket) {
+  for (auto batch = live_.begin(); batch != live_.end(); ++batch) {
+    std::vector<Running>& running = (*batch)->running;
+    const auto found =
+        std::find_if(running.begin(), running.end(), [&](const Running& r) { return r.ticket == ticket; });
+    if (found == running.end()) continue;
+    found->cancelled = true;
+    if (next_ && next_->begun)
+      std::replace(next_->rows.begin(), next_->rows.end(), &*found, static_cast<Running*>(nullptr));
+    else
+      next_.reset();
+    if ((*batch)->prefilled()) (*batch)->release(*found);
+    // A prompt that is not through takes its companions along; without any left it need not go on.
+    if (std::all_of(running.begin(), running.end(), [](const Running& r) { return r.finished(); })) live_.erase(batch);
+    return;
+  }
+}
+
+bool Engine::prefilling() const {
+  return std::any_of(live_.begin(), live_.end(), [](const auto& batch) { return !batch->prefilled(); });
+}
+
+bool Engine::fits(const std::vector<Request>& requests, const Mode& mode) const {
+  const Room need = room_for(requests, mode);
+  return need.states + need.build_states <= cache_.most_available(states_) &&
+         need.operators <= cache_.most_available(operators_) && need.pages <= cache_.most_available(pages_);
+}
+
+bool Engine::is_cached(const Request& request, const Mode& mode) const {
+  const auto before = std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
+  if (mode.reuse == Reuse::prefix) {
+    const auto prefixes = cache_.prefixes(before);
+    return prefixes.empty() || cache_.has_prefix(prefixes.back());
+  }
+  return mode.reuse == Reuse::segments && std::all_of(before.begin(), before.end(), [&](const Tokens& tokens) {
+           return static_cast<int64_t>(tokens.size()) <= mode.head + mode.tail ||
+                  cache_.has_residue(tokens, mode.operator_first(), mode.tail);
+         });
+}
+
+// What runs next is done; what threw has left nothing behind.
+std::vector<Progress> Engine::advance() {
+  try {
+    std::vector<Progress> progress;
+    const auto next = std::find_if(live_.begin(), live_.end(), [](const auto& batch) { return !batch->prefilled(); });
+    if (next != live_.end()) run_table(**next, progress);
+    decode(progress);
+    return progress;
+  } catch (...) {
+    next_.reset();
+    live_.clear();
+    throw;
+  }
 }
 
 // Copies of what makes room for a request go to lower tiers ahead of its first operation. So that they seldom have to,
@@ -237,51 +389,54 @@ void Engine::make_room_ahead() {
     cache_.make_room(*slots, std::min(taken_[slots], size / kShare));
 }
 
-RunResult Engine::run_batch(const std::vector<Request>& requests, const Mode& mode,
-                            const RunOptions& options) {
-  Batch batch(*this, mode);
+std::unique_ptr<Engine::Batch> Engine::plan(const std::vector<Request>& requests, const Mode& mode,
+                                            const RunOptions& options) {
+  taken_.clear();
+  auto planned = std::make_unique<Batch>(*this, mode, options);
+  Batch& batch = *planned;
   require_room(requests, mode, options.keep_state);
-  RunResult result;
-  if (options.host_times) batch.host = &result.host;
-  Plan plan;
-  {
-    const Stopwatch match(in(batch.host, &HostSeconds::match));
-    for (const Request& request : requests) admit(request, options.keep_state, batch);
-    // Only now: what is worth storing must not take the slots that a request needs.
-    for (size_t i = 0; i < batch.running.size(); ++i)
-      plan_saves(batch.running[i], batch.input.requests[i]);
-    plan = plan_prefill(batch.input);
+  const Stopwatch match(in(batch.host(), &HostSeconds::match));
+  for (const Request& request : requests) admit(request, options.keep_state, batch);
+  // Only now: what is worth storing must not take the slots that a request needs.
+  for (size_t i = 0; i < batch.running.size(); ++i)
+    plan_saves(batch.running[i], batch.input.requests[i]);
+  batch.plan = plan_prefill(batch.input);
+  for (size_t i = 0; i < batch.running.size(); ++i) {
+    batch.running[i].residues = batch.plan.residues[i];
+    batch.running[i].ticket = ++last_ticket_;
   }
-  for (size_t i = 0; i < batch.running.size(); ++i) batch.running[i].residues = plan.residues[i];
-  run_tables(plan, options, batch);
+  return planned;
+}
+
+// What the prompts leave goes to the cache at once, for those that come next. Decoding needs no operators, and shares
+// in the pages that it reads, so nothing is pinned meanwhile: what is new may push out what was used.
+void Engine::end_prefill(Batch& batch) {
   for (Running& r : batch.running) {
-    if (r.kept_state == kNone) continue;
-    r.response.state_before_question =
-        download_state(r.kept_from == kNone ? r.kept_state : r.kept_from);
+    if (r.kept_state != kNone)
+      r.response.state_before_question = download_state(r.kept_from == kNone ? r.kept_state : r.kept_from);
+    for (const SegmentCache::Pin& pin : r.pins)
+      for (const int32_t page : pin.pages()) {
+        pages_.share(page);
+        r.hit_pages.push_back(page);
+      }
+    r.pins.clear();
   }
-  if (options_.faults.stored_twice &&
-      std::any_of(requests.begin(), requests.end(),
-                  [](const Request& r) { return r.max_tokens > 1; })) {
-    const auto builds = batch.input.builds;
+  const Stopwatch store(in(batch.host(), &HostSeconds::store));
+  if (options_.faults.stored_twice && std::any_of(batch.running.begin(), batch.running.end(),
+                                                  [](const Running& r) { return r.max_tokens > 1; })) {
     const auto residues = batch.input.residues;
     store_builds(batch);
-    batch.input.builds = builds;
     batch.input.residues = residues;
   }
-  decode(batch);
-  {
-    const Stopwatch store(in(batch.host, &HostSeconds::store));
-    store_builds(batch);
-    store_prefixes(batch);
-  }
-  for (Running& r : batch.running) result.responses.push_back(std::move(r.response));
-  result.counters = plan.counters;
-  result.tables = std::move(plan.tables);
-  return result;
+  store_builds(batch);
+  store_prefixes(batch);
+  batch.release_build_states();
+  for (Running& r : batch.running)
+    if (r.finished()) batch.release(r);
 }
 
 Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
-  Batch batch(*this, mode);
+  Batch batch(*this, mode, options);
   std::vector<SegmentCache::Pin> pins;
   int32_t position = 0;
   for (const Tokens& tokens : segments) {
@@ -292,23 +447,25 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, con
     residue_for(tokens, position, true, pins, batch);
     position += n;
   }
-  const Plan plan = plan_prefill(batch.input);
-  run_tables(plan, options, batch);
+  batch.plan = plan_prefill(batch.input);
+  std::vector<Progress> none;
+  while (!batch.prefilled()) run_table(batch, none);
   if (options_.faults.warm_without_state && segments.size() == 1)
     for (const Build& build : batch.input.builds)
       zero_operator(batch.input.residues[build.residue].op);
   pins.clear();  // what is new may push out what was used
   store_builds(batch);
-  return plan.counters;
+  return batch.plan.counters;
 }
 
-// Refuses a batch that the pools could not hold if nothing else were in them, before it pushes anything out.
-void Engine::require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const {
-  const PoolSizes& pools = options_.pools;
-  const auto states = static_cast<int64_t>(requests.size()) * (keep_state ? 2 : 1);
-  int64_t pages = 0;
-  std::set<Tokens> reused;  // equal segments share a residue
+// What requests take if nothing of them is cached. Equal segments share a residue.
+Engine::Room Engine::room_for(const std::vector<Request>& requests, const Mode& mode) const {
+  const int32_t page_size = options_.pools.page_size;
+  Room room;
+  std::set<Tokens> reused;
+  BuildStates build_states(options_.max_rows);
   for (const Request& request : requests) {
+    room.states += 1;
     int64_t own = request.max_tokens, total = own;
     for (size_t i = 0; i < request.segments.size(); ++i) {
       const Tokens& tokens = request.segments[i];
@@ -317,16 +474,29 @@ void Engine::require_room(const std::vector<Request>& requests, const Mode& mode
           mode.reuse == Reuse::segments && i + 1 < request.segments.size() && n > mode.head + mode.tail;
       own += residue ? mode.head + mode.tail : n;
       total += n;
-      if (residue && reused.insert(tokens).second) pages += pages_for(n, pools.page_size);
+      if (!residue || !reused.insert(tokens).second) continue;
+      room.pages += pages_for(n, page_size);
+      build_states.next(n);
     }
-    pages += pages_for(own, pools.page_size);
-    if (total > model_.spec().max_positions) return;  // for admit to refuse
+    room.pages += pages_for(own, page_size);
+    room.too_long = room.too_long || total > model_.spec().max_positions;
   }
+  room.operators = static_cast<int64_t>(reused.size());
+  room.build_states = build_states.count();
+  return room;
+}
+
+// Refuses a batch that the pools could not hold if nothing else were in them, before it pushes anything out.
+void Engine::require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const {
+  const PoolSizes& pools = options_.pools;
+  Room need = room_for(requests, mode);
+  if (keep_state) need.states *= 2;
+  if (need.too_long) return;  // for admit to refuse
   if (options_.faults.hits_not_pinned) return;
-  if (mode.reuse == Reuse::prefix && pages > pools.pages) pages -= shared_pages(requests);
-  for (const auto& [what, needed, there] : {std::tuple{"state slots", states, pools.state_slots},
-                                            {"operator slots", static_cast<int64_t>(reused.size()), pools.operator_slots},
-                                            {"K, V pages", pages, pools.pages}})
+  if (mode.reuse == Reuse::prefix && need.pages > pools.pages) need.pages -= shared_pages(requests);
+  for (const auto& [what, needed, there] : {std::tuple{"state slots", need.states, pools.state_slots},
+                                            {"operator slots", need.operators, pools.operator_slots},
+                                            {"K, V pages", need.pages, pools.pages}})
     if (needed > there)
       throw OutOfMemory(str(needed, " ", what, " are needed, there are ", there,
                             "; raise the pool or run fewer requests at once"));
@@ -391,6 +561,10 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
     const int32_t residue =
         i < question ? residue_for(tokens, position, false, running.pins, batch) : kNone;
     plan.segments.push_back({tokens, residue, kNone});
+    if (residue != kNone && !batch.builds(residue)) {
+      running.response.reused.segments += n - mode.head - mode.tail;
+      running.response.reused.recomputed += mode.head + mode.tail;
+    }
     running.own += residue == kNone ? n : mode.head + mode.tail;
     position += n;
   }
@@ -404,11 +578,11 @@ void Engine::admit(const Request& request, bool keep_state, Batch& batch) {
 }
 
 // Starts from the longest cached prefix of whole segments.
-void Engine::start_from_prefix(Running& running, PlanRequest& plan, const Batch& batch) {
+void Engine::start_from_prefix(Running& running, PlanRequest& plan, Batch& batch) {
   running.prefixes = cache_.prefixes(std::span(running.segments).first(running.segments.size() - 1));
   if (running.prefixes.empty()) return;
   const auto find = [&] {
-    const Lookup lookup(batch.host, cache_);
+    const Lookup lookup(batch.host(), cache_);
     return cache_.find_prefix(running.prefixes);
   };
   auto found = find();
@@ -418,6 +592,7 @@ void Engine::start_from_prefix(Running& running, PlanRequest& plan, const Batch&
   plan.segments.erase(plan.segments.begin(), plan.segments.begin() + running.prefix_segments);
   plan.fresh = false;
   plan.prefix = static_cast<int32_t>(hit.tokens().size());
+  running.response.reused.prefix = plan.prefix;
   copy_state(running.state, hit.slot());
   const int32_t page_size = options_.pools.page_size;
   for (int32_t i = 0; i < plan.prefix / page_size; ++i) {
@@ -476,7 +651,7 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
 
   const int32_t index = static_cast<int32_t>(input.residues.size());
   const auto find = [&] {
-    const Lookup lookup(batch.host, cache_);
+    const Lookup lookup(batch.host(), cache_);
     return cache_.find_residue(tokens, mode.operator_first(), mode.tail);
   };
   SegmentCache::ResiduePins hit = find();
@@ -506,23 +681,23 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   return index;
 }
 
-// Hands what the builds left to the cache. What is handed over is the batch's no more, whatever throws.
+// Hands what the builds left to the cache; the batch keeps a share of the pages. Operators that are handed over are the
+// batch's no more, whatever throws.
 void Engine::store_builds(Batch& batch) {
   const Mode& mode = batch.input.mode;
   for (size_t i = 0; i < batch.input.builds.size(); ++i) {
-    Build& build = batch.input.builds[i];
+    const Build& build = batch.input.builds[i];
     Residue& residue = batch.input.residues[build.residue];
     const int32_t op = std::exchange(residue.op, kNone);
-    const std::vector<int32_t> pages = std::exchange(residue.pages, {});
+    if (op == kNone) continue;
     if (batch.built[i].admitted) {
-      cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, pages, op, residue.built_at);
+      for (const int32_t page : residue.pages) pages_.share(page);
+      cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, residue.pages, op, residue.built_at);
     } else {
       cache_.count_refused();
-      pages_.give_back(pages);
       operators_.give_back(op);
     }
   }
-  batch.input.builds.clear();
 }
 
 void Engine::store_prefixes(Batch& batch) {
@@ -540,157 +715,141 @@ void Engine::store_prefixes(Batch& batch) {
   }
 }
 
-void Engine::run_tables(const Plan& plan, const RunOptions& options, Batch& batch) {
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const ChainTable& table = plan.tables[t];
-    const int64_t n = static_cast<int64_t>(table.logit_rows.size());
-    const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
-                        {n, model_.spec().vocabulary});
-    check_table(pools_, table);
-    const auto upload = [&] {
-      const Stopwatch load(in(t == 0 ? batch.host : nullptr, &HostSeconds::load));
-      return model_.backend().begin(table);
-    };
-    if (options.routes) options.routes->begin(table);
-    enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks, options.routes});
-    std::vector<Running*> owners;
-    for (int64_t i = 0; i < n; ++i) {
-      Running& owner = *owners.emplace_back(&batch.running[plan.logit_owners[t][i]]);
-      if (owner.logits) owner.response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
-    }
-    sample(logits, owners);
+void Engine::run_table(Batch& batch, std::vector<Progress>& progress) {
+  const RunOptions& options = batch.options;
+  const size_t t = batch.next_table;
+  const ChainTable& table = batch.plan.tables[t];
+  const int64_t n = static_cast<int64_t>(table.logit_rows.size());
+  const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
+                      {n, model_.spec().vocabulary});
+  check_table(pools_, table);
+  if (next_ && !next_->begun) next_.reset();  // its table would not be the backend's any more
+  const auto upload = [&] {
+    const Stopwatch load(in(t == 0 ? batch.host() : nullptr, &HostSeconds::load));
+    return model_.backend().begin(table);
+  };
+  if (options.routes) options.routes->begin(table);
+  enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks, options.routes});
+  std::vector<Running*> owners;
+  for (int64_t i = 0; i < n; ++i) {
+    Running& owner = *owners.emplace_back(&batch.running[batch.plan.logit_owners[t][i]]);
+    if (owner.logits) owner.response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
   }
+  sample(logits, owners, progress);
+  ++batch.next_table;
+  if (batch.prefilled() && !batch.running.empty()) end_prefill(batch);
 }
 
-// Appends to each row's response the token that comes next.
-void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows) {
+// The token that comes next in each row.
+void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows, std::vector<Progress>& progress) {
   if (rows.empty()) return;
   Backend& backend = model_.backend();
   const int64_t n = static_cast<int64_t>(rows.size());
-  std::vector<double> temperature, top_p, uniform;
-  std::vector<int32_t> top_k;
-  for (const Running* r : rows) {
-    temperature.push_back(r->sampling.temperature);
-    top_k.push_back(r->sampling.top_k);
-    top_p.push_back(r->sampling.top_p);
-    uniform.push_back(philox_uniform(r->sampling.seed, r->position));
-  }
   const Buffer out(backend, DType::i32, {n});
   if (greedy(rows)) {
     backend.sample({.logits = logits, .out = out});
   } else {
-    const Buffer temperatures = state_numbers(backend, temperature),
-                 top_ps = state_numbers(backend, top_p), uniforms = state_numbers(backend, uniform),
-                 top_ks(backend, DType::i32, {n});
-    backend.upload(top_ks, top_k.data());
-    backend.sample({logits, temperatures, top_ks, top_ps, uniforms, out});
+    const Draws draws(backend, n);
+    draws.upload(backend, rows, 0);
+    backend.sample(draws.args(logits, out));
   }
   Tokens tokens(n);
   backend.download(tokens.data(), out);
-  for (int64_t i = 0; i < n; ++i) rows[i]->response.tokens.push_back(tokens[i]);
-  if (std::none_of(rows.begin(), rows.end(), [](const Running* r) { return r->gaps; })) return;
-  const std::vector<double> all = to_doubles(backend, logits);
-  for (int64_t i = 0; i < n; ++i)
-    if (rows[i]->gaps) rows[i]->response.gaps.push_back(lead(all.data() + i * logits[1], logits[1]));
+  append(rows, tokens.data(), logits, progress);
 }
 
-void Engine::decode(Batch& batch) {
-  for (;;) {
+// Appends to each row's response its token, sampled from these logits.
+void Engine::append(const std::vector<Running*>& rows, const int32_t* tokens, const Tensor& logits,
+                    std::vector<Progress>& progress) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i]) continue;
+    rows[i]->response.tokens.push_back(tokens[i]);
+    progress.push_back({rows[i]->ticket, tokens[i], rows[i]->finished()});
+  }
+  if (std::none_of(rows.begin(), rows.end(), [](const Running* r) { return r && r->gaps; })) return;
+  const std::vector<double> all = to_doubles(model_.backend(), logits);
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] && rows[i]->gaps) rows[i]->response.gaps.push_back(lead(all.data() + i * logits[1], logits[1]));
+}
+
+// A token of each request whose prompt is through. It is sampled on the device, where the next step finds it as long as
+// the same requests go on and no prompt waits: that step is planned while the device is at work, and begun before the
+// tokens are known unless one of them might end a request.
+void Engine::decode(std::vector<Progress>& progress) {
+  std::unique_ptr<Step> step = std::move(next_);
+  if (!step || !step->begun) {
     std::vector<Running*> active;
-    for (Running& r : batch.running) {
-      if (r.finished())
-        r.pins.clear();
-      else
-        active.push_back(&r);
-    }
+    for (const auto& batch : live_)
+      if (batch->prefilled())
+        for (Running& r : batch->running)
+          if (!r.finished()) active.push_back(&r);
     if (active.empty()) return;
-    Backend& backend = model_.backend();
-    const int64_t n = static_cast<int64_t>(active.size());
-    if (!decode_logits_ || decode_logits_.tensor()[0] < n) {
-      decode_logits_ = Buffer(backend, backend.compute_dtype(), {n, model_.spec().vocabulary});
-      decode_tokens_ = Buffer(backend, DType::i32, {n});
-      host_tokens_ = decltype(host_tokens_)(
-          static_cast<int32_t*>(backend.allocate_host(2 * static_cast<size_t>(n) * sizeof(int32_t))),
-          ReleaseHost{&backend});
-    }
-    if (greedy(active) && std::none_of(active.begin(), active.end(), [](const Running* r) { return r->gaps; }))
-      decode_greedily(active);
-    else
-      decode_step(active);
+    if (!step || step->rows != active) step = plan_step(active, nullptr);
+    begin(*step);
   }
+  const std::vector<Running*>& rows = step->rows;
+  if (!prefilling() && std::all_of(rows.begin(), rows.end(), [](const Running* r) {
+        return r && !r->gaps && static_cast<int32_t>(r->response.tokens.size()) + 1 < r->max_tokens;
+      })) {
+    next_ = plan_step(rows, step.get());
+    if (std::all_of(rows.begin(), rows.end(), [](const Running* r) { return r->stop.empty(); })) begin(*next_);
+  }
+  if (step->arrived) step->arrived->wait();
+  for (Running* r : rows)
+    if (r) ++r->position, ++r->own;
+  append(rows, step->tokens, decode_logits_.tensor().rows(0, static_cast<int64_t>(rows.size())), progress);
+  if (std::none_of(rows.begin(), rows.end(), [](const Running* r) { return r && r->finished(); })) return;
+  next_.reset();
+  for (const auto& batch : live_)
+    for (Running& r : batch->running)
+      if (batch->prefilled() && r.finished()) batch->release(r);
 }
 
-// The forward `ahead` steps after the next one of these requests. Its tokens are the last ones that are known.
-ChainTable Engine::decode_table(const std::vector<Running*>& active, int64_t ahead) const {
-  std::vector<DecodeRow> rows;
-  const auto more = static_cast<int32_t>(ahead);
-  for (const Running* r : active)
-    rows.push_back({r->response.tokens.back(), r->position + more, r->state, r->own + more, &r->pages, &r->residues});
-  ChainTable table = plan_decode(rows, options_.pools.page_size);
-  check_table(pools_, table);
-  return table;
-}
-
-void Engine::decode_step(const std::vector<Running*>& active) {
-  const ChainTable table = decode_table(active, 0);
-  const Tensor logits = decode_logits_.tensor().rows(0, static_cast<int64_t>(active.size()));
-  const Rows inputs = model_.backend().begin(table);
-  model_.backend().replay(str("decode|", serial_, "|", logits.data),
-                          [&] { enqueue_forward(model_, pools_, inputs, logits); });
-  for (Running* r : active) ++r->position, ++r->own;
-  sample(logits, active);
-}
-
-// Steps until one of the requests is finished. A step's tokens are sampled on the device, from where the next step has
-// them, so that the host plans that one while the device is at work; and begins it before it knows the tokens, unless
-// one of them might end a request.
-void Engine::decode_greedily(const std::vector<Running*>& active) {
+// The next step of these requests; after `before`, which has the same rows, is under way and leaves their tokens on the
+// device.
+std::unique_ptr<Engine::Step> Engine::plan_step(const std::vector<Running*>& rows, const Step* before) {
   Backend& backend = model_.backend();
-  const int64_t n = static_cast<int64_t>(active.size());
-  const Tensor logits = decode_logits_.tensor().rows(0, n), tokens = decode_tokens_.tensor().rows(0, n);
-  Tokens first;
-  int64_t steps = std::numeric_limits<int64_t>::max();
-  bool may_stop = false;
-  for (const Running* r : active) {
-    first.push_back(r->response.tokens.back());
-    steps = std::min(steps, r->max_tokens - static_cast<int64_t>(r->response.tokens.size()));
-    may_stop = may_stop || !r->stop.empty();
+  const int64_t n = static_cast<int64_t>(rows.size());
+  if (!decode_logits_ || decode_logits_.tensor()[0] < n) {
+    const int64_t most = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+    decode_logits_ = Buffer(backend, backend.compute_dtype(), {most, model_.spec().vocabulary});
+    decode_tokens_ = Buffer(backend, DType::i32, {most});
+    decode_draws_ = std::make_unique<Draws>(backend, most);
+    host_tokens_ = decltype(host_tokens_)(
+        static_cast<int32_t*>(backend.allocate_host(2 * static_cast<size_t>(most) * sizeof(int32_t))),
+        ReleaseHost{&backend});
   }
-  backend.upload(tokens, first.data());
+  const int64_t most = decode_logits_.tensor()[0];
+  const auto ahead = static_cast<int32_t>(before != nullptr);
+  auto step = std::make_unique<Step>();
+  step->rows = rows;
+  step->tokens = host_tokens_.get() + (before && before->tokens == host_tokens_.get() ? most : 0);
+  std::vector<DecodeRow> table;
+  Tokens known;
+  for (const Running* r : rows) {
+    known.push_back(r->response.tokens.back());
+    table.push_back({known.back(), r->position + ahead, r->state, r->own + ahead, &r->pages, &r->residues});
+  }
+  step->table = plan_decode(table, options_.pools.page_size);
+  check_table(pools_, step->table);
+  step->inputs = backend.begin(step->table);
+  step->inputs.tokens = decode_tokens_.tensor().rows(0, n);
+  if (!before) backend.upload(step->inputs.tokens, known.data());
+  if (!greedy(rows)) decode_draws_->upload(backend, rows, ahead + 1);
+  return step;
+}
 
-  ChainTable tables[2];
-  std::unique_ptr<Event> arrived[2];
-  Rows inputs;
-  int64_t known = 0;  // steps whose tokens are
-  const auto prepare = [&](int64_t step) {
-    inputs = backend.begin(tables[step % 2] = decode_table(active, step - known));
-    inputs.tokens = tokens;
-  };
-  const auto take = [&](int64_t step) {
-    if (arrived[step % 2]) arrived[step % 2]->wait();
-    for (int64_t i = 0; i < n; ++i) {
-      active[i]->response.tokens.push_back(host_tokens_[step % 2 * n + i]);
-      ++active[i]->position;
-      ++active[i]->own;
-    }
-  };
-  prepare(0);
-  for (int64_t step = 0;; ++step) {
-    backend.replay(str("decode greedily|", serial_, "|", logits.data, "|", tokens.data), [&] {
-      enqueue_forward(model_, pools_, inputs, logits);
-      backend.sample({.logits = logits, .out = tokens});
-    });
-    const bool last = step + 1 == steps, waits = may_stop || last;
-    int32_t* const here = host_tokens_.get() + step % 2 * n;
-    if (!waits) {
-      backend.download_async(here, tokens);
-      arrived[step % 2] = backend.record();
-    }
-    if (!last) prepare(step + 1);
-    if (waits) backend.download(here, tokens);
-    while (known < (waits ? step + 1 : step)) take(known++);
-    if (last || std::any_of(active.begin(), active.end(), [](const Running* r) { return r->finished(); })) return;
-  }
+void Engine::begin(Step& step) {
+  Backend& backend = model_.backend();
+  const Tensor tokens = step.inputs.tokens, logits = decode_logits_.tensor().rows(0, tokens[0]);
+  const bool drawn = !greedy(step.rows);
+  backend.replay(str(drawn ? "decode drawn|" : "decode|", serial_, "|", logits.data, "|", tokens.data), [&] {
+    enqueue_forward(model_, pools_, step.inputs, logits);
+    backend.sample(drawn ? decode_draws_->args(logits, tokens) : SampleArgs{.logits = logits, .out = tokens});
+  });
+  step.begun = true;
+  backend.download_async(step.tokens, tokens);
+  step.arrived = backend.record();
 }
 
 void Engine::copy_state(int32_t to, int32_t from) {

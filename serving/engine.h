@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <vector>
@@ -44,8 +45,16 @@ struct Request {
   bool gaps = false;   // fill Response::gaps: as many rows of the vocabulary as tokens go to the host
 };
 
+// Tokens of a prompt that were in the cache when it came.
+struct Reused {
+  int64_t prefix = 0;      // of a cached prefix
+  int64_t segments = 0;    // of cached segments, without their seams
+  int64_t recomputed = 0;  // seams of cached segments, computed again in full context
+};
+
 struct Response {
   Tokens tokens;
+  Reused reused;
   std::vector<double> logits;  // of the first token; on demand
   std::vector<double> gaps;    // by token: the largest logit less the second largest, 0 where they tie; on demand
   // By layer, for linear layers [Hv · d_k · d_v]: the state before the question. On demand.
@@ -74,19 +83,49 @@ struct RunResult {
   std::vector<ChainTable> tables;  // the prefill's forwards
 };
 
+// A request that was submitted.
+struct Submitted {
+  uint64_t ticket = 0;  // never 0, never used again
+  Reused reused;
+};
+
+// What a step brought for such a request: its next token.
+struct Progress {
+  uint64_t ticket = 0;
+  int32_t token = 0;
+  bool last = false;  // the ticket is of no more use
+};
+
 class Engine {
  public:
   // OutOfMemory, with the arithmetic, where weights, pools and the activations of one forward are more
   // than options.memory_bytes or what the backend has.
   Engine(const Model& model, const EngineOptions& options);
+  ~Engine();
 
   // Prefills all requests at once, then decodes each to its end. Equal misses are computed
   // once. What a request finds in the cache stays on the device until its last token; entries that
   // are not in use make room where slots run short. Error: a prompt without a question, tokens
   // outside the vocabulary, sampling out of bounds. OutOfMemory: the pools are too small for all
-  // requests together; nothing has run then.
+  // requests together; nothing has run then. Not beside requests that were submitted.
   RunResult run(const std::vector<Request>& requests, const Mode& mode,
                 const RunOptions& options = {});
+
+  // The same step by step. submit plans the requests together and takes what they need of the pools; steps then run
+  // them beside those that came before. In their order. Errors as above; nothing has been submitted then.
+  std::vector<Submitted> submit(const std::vector<Request>& requests, const Mode& mode);
+  // One forward of the oldest prompts that are not through yet, then one token of every request whose prompt is. What
+  // throws ends all that was submitted; the engine is as good as new then.
+  std::vector<Progress> step();
+  // Ends a request before its last token; one that has ended already is none.
+  void cancel(uint64_t ticket);
+  bool idle() const { return live_.empty(); }  // nothing that was submitted still runs
+  bool prefilling() const;                     // the next step runs a part of a prompt
+  // Whether submit would find room for them beside what runs, even if it found nothing of them in the cache. Looks
+  // only; what could not run alone either does not fit.
+  bool fits(const std::vector<Request>& requests, const Mode& mode) const;
+  // Whether a request is likely to compute little: all its segments that could be reused are cached. Looks only.
+  bool is_cached(const Request& request, const Mode& mode) const;
 
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
   // nothing else runs. Of the options tap, hooks and routes count. Errors as above.
@@ -107,29 +146,36 @@ class Engine {
 
  private:
   struct Running;  // a request from admission to its last token
-  class Batch;     // the requests of one run and the slots they hold
+  class Batch;     // the requests of one run or submission and the slots they hold
+  struct Room;     // slots of each kind
+  struct Draws;
+  struct Step;
 
-  RunResult run_batch(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
+  std::unique_ptr<Batch> plan(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
+  std::vector<Progress> advance();
   void make_room_ahead();
   PlanInput plan_input(const Mode& mode) const;
   void check_tokens(const Tokens& tokens) const;
+  Room room_for(const std::vector<Request>& requests, const Mode& mode) const;
   void require_room(const std::vector<Request>& requests, const Mode& mode, bool keep_state) const;
   int64_t shared_pages(const std::vector<Request>& requests) const;
   void admit(const Request& request, bool keep_state, Batch& batch);
   int32_t residue_for(const Tokens& tokens, int32_t position, bool warm,
                       std::vector<SegmentCache::Pin>& pins, Batch& batch);
-  void start_from_prefix(Running& running, PlanRequest& plan, const Batch& batch);
+  void start_from_prefix(Running& running, PlanRequest& plan, Batch& batch);
   void plan_saves(Running& running, PlanRequest& plan);
   int32_t take(Slots& slots);
   std::vector<int32_t> take(Slots& slots, int64_t count);
-  void run_tables(const Plan& plan, const RunOptions& options, Batch& batch);
+  void run_table(Batch& batch, std::vector<Progress>& progress);
+  void end_prefill(Batch& batch);
   void store_builds(Batch& batch);
   void store_prefixes(Batch& batch);
-  void sample(const Tensor& logits, const std::vector<Running*>& rows);
-  void decode(Batch& batch);
-  ChainTable decode_table(const std::vector<Running*>& active, int64_t ahead) const;
-  void decode_step(const std::vector<Running*>& active);
-  void decode_greedily(const std::vector<Running*>& active);
+  void sample(const Tensor& logits, const std::vector<Running*>& rows, std::vector<Progress>& progress);
+  void append(const std::vector<Running*>& rows, const int32_t* tokens, const Tensor& logits,
+              std::vector<Progress>& progress);
+  void decode(std::vector<Progress>& progress);
+  std::unique_ptr<Step> plan_step(const std::vector<Running*>& rows, const Step* before);
+  void begin(Step& step);
 
   void copy_state(int32_t to, int32_t from);
   void copy_page(int32_t to, int32_t from);
@@ -144,13 +190,17 @@ class Engine {
   Slots pages_, operators_, states_;
   SegmentCache cache_;
   std::map<const Slots*, int64_t> taken_;  // by the batch at hand, beside what snapshots hold
-  // [requests, vocabulary] and [requests], kept so that a recorded step finds them in place.
+  // [requests, vocabulary], [requests] and those of draws, kept so that a recorded step finds them in place.
   Buffer decode_logits_, decode_tokens_;
+  std::unique_ptr<Draws> decode_draws_;
   struct ReleaseHost {
     Backend* backend;
     void operator()(int32_t* memory) const noexcept { backend->release_host(memory); }
   };
   std::unique_ptr<int32_t[], ReleaseHost> host_tokens_;  // of two steps
+  uint64_t last_ticket_ = 0;
+  std::list<std::unique_ptr<Batch>> live_;  // the oldest first
+  std::unique_ptr<Step> next_;              // of decode, where it is planned or begun ahead
 };
 
 }  // namespace hypic

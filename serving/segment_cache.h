@@ -153,6 +153,8 @@ class SegmentCache {
   // Evicts, the least recently used first, until `count` of these slots are free; does nothing
   // where even that were too few.
   void make_room(const Slots& slots, int64_t count);
+  // How many of these slots are free or would be, once all that is not in use had made room.
+  int64_t most_available(const Slots& slots) const;
   // Evicts the least recently used entry that is not pinned from the device; false: there is none.
   bool evict_one();
   // Drops every entry of every tier, files too, and what was seen; a pinned one when its last pin
@@ -226,7 +228,6 @@ class SegmentCache {
   bool budget_allows(const Need& need) const;
   bool slots_allow(const Need& need) const;
   bool fit(const Need& need);
-  int64_t most_available(const Slots& slots) const;
   bool make_host_room(int64_t bytes);
   bool make_disk_room(int64_t bytes, int64_t used);
   void renounce_file(UnderWay& one);

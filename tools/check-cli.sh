@@ -84,6 +84,10 @@ expect 0 '"hit_share": 0.5' trace --json "$out/pic-trace.jsonl"
 expect 2 "admission" trace "$out/pic-trace.jsonl" --admission third
 expect 2 "budget" trace "$out/pic-trace.jsonl" --budget -1
 expect 2 "pred.jsonl:1: no known trace" trace "$out/pred.jsonl"
+expect 2 "is no IP address" serve --host nowhere
+expect 2 'unknown chat template "llama"; known: chatml' serve --chat-template llama
+expect 2 "--port" serve --port 70000
+expect_of timeout 0 "draining" --preserve-status -s TERM 3 "$hypic" serve --port 0
 kimi=models/testdata/transformers/kimi_linear
 expect 0 "PASS: report in" validate $kimi --logits $kimi/golden.safetensors --out "$out/v"
 expect 2 "no such folder; a model is" validate "$out/none"

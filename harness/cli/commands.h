@@ -7,11 +7,13 @@
 namespace hypic {
 
 void add_families(CLI::App& app, int& status);
+void add_load(CLI::App& app, int& status, const std::string& command_line);
 void add_models(CLI::App& app, int& status);
 void add_run(CLI::App& app, int& status, const std::string& command_line);
 void add_report(CLI::App& app, int& status);
 void add_quality(CLI::App& app, int& status, const std::string& command_line);
 void add_score(CLI::App& app, int& status);
+void add_serve(CLI::App& app, int& status);
 void add_tasks(CLI::App& app, int& status);
 void add_tokenize(CLI::App& app, int& status);
 void add_trace(CLI::App& app, int& status);

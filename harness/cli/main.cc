@@ -25,8 +25,10 @@ int main(int argc, char** argv) {
   hypic::add_conformance(app, status, command_line);
   hypic::add_ttft(app, status, command_line);
   hypic::add_quality(app, status, command_line);
+  hypic::add_load(app, status, command_line);
   hypic::add_report(app, status);
   hypic::add_score(app, status);
+  hypic::add_serve(app, status);
   hypic::add_tasks(app, status);
   hypic::add_tokenize(app, status);
   hypic::add_trace(app, status);

@@ -120,7 +120,7 @@ int run_and_show(const std::string& command, const std::function<Suite()>& suite
   }
   for (const Result& result : read_report(settings.out + "/report.json").results)
     for (const Table& table : result.tables)
-      if (table.title == title) print(table, texts);
+      if (title.empty() || table.title == title) print(table, texts);
   return status;
 }
 

@@ -19,9 +19,9 @@ int run_and_say(const Suite& suite, RunSettings settings);
 std::vector<std::string> at_commas(const std::string& option, const std::string& text);
 
 // The same for the suite that `command` makes of its options, then on the terminal the tables of the report with this
-// title, the first `texts` columns to the left, numbers to the right. An error names the option that its place comes
-// from: "quality: cases[0].parameters.cells[1].new_tokens: must …" is "--new-tokens: must …"; without one the place is
-// left out.
+// title (all where it is empty), the first `texts` columns to the left, numbers to the right. An error names the option
+// that its place comes from: "quality: cases[0].parameters.cells[1].new_tokens: must …" is "--new-tokens: must …";
+// without one the place is left out.
 int run_and_show(const std::string& command, const std::function<Suite()>& suite, const RunSettings& settings,
                  std::string_view title, size_t texts);
 

@@ -1,0 +1,532 @@
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/check.h"
+#include "harness/driver.h"
+#include "harness/load/client.h"
+#include "harness/load/mock_server.h"
+#include "harness/load/prompts.h"
+#include "harness/load/schedule.h"
+#include "harness/load/search.h"
+#include "harness/load/summary.h"
+#include "harness/measure/bootstrap.h"
+#include "reports/text.h"
+
+namespace hypic {
+namespace {
+
+using namespace load;
+
+enum class Cache { any, cold, primed };
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr auto kLook = std::chrono::milliseconds(100);  // between looks at a run
+constexpr int64_t kPrimingAtOnce = 4;
+
+struct Settings {
+  std::string url;  // "mock", or an address
+  std::string path, flush;
+  MockOptions mock;
+  BodyOptions body;
+  Shape shape;
+  std::shared_ptr<const Trace> trace;
+  int64_t trace_first = 0, trace_prime = 0, output_tokens = 0;
+  bool trace_times = false;
+  Pattern pattern;
+  double speed = 1;  // of a trace's own times
+  int64_t requests = 0, warmup = 0;
+  Cache cache = Cache::any;
+  std::optional<Interval> cached_share;
+  Slo slo;
+  double allowed = 0, confidence = 0, timeout = 0, lag_bound = 0;
+  int64_t max_concurrency = 0;
+  int threads = 1;
+  bool search = false;
+  SearchOptions searching;
+};
+
+// Requests a second of the trace's own times, over the requests that are measured.
+double natural_rate(const Settings& s, int64_t requests) {
+  const auto& all = s.trace->requests;
+  const double span = all[s.trace_first + requests - 1].timestamp - all[s.trace_first].timestamp;
+  return span > 0 ? static_cast<double>(requests - 1) / span : kInfinity;
+}
+
+template <class Read>
+auto at(const std::string& where, const char* key, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    fail(where, ".parameters.", key, ": ", error.what());
+  }
+}
+
+Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
+  Parameters p(suite_case.parameters, where + ".parameters");
+  Settings s;
+  s.url = p.text("url", "mock");
+  const std::string api = p.text("api", "openai");
+  require(api == "openai" || api == "generate", where, ".parameters.api: must be openai or generate, is \"", api, "\"");
+  s.body.api = api == "openai" ? Api::openai : Api::generate;
+  s.path = api == "openai" ? "/v1/completions" : "/generate";
+  if (s.url != "mock") {
+    const Url url = at(where, "url", [&] { return parse_url(s.url); });
+    if (!url.path.empty()) s.path = url.path;
+  }
+  s.flush = p.text("flush", "/flush_cache");
+  require(s.flush == "none" || s.flush.starts_with("/"), where, ".parameters.flush: must be a path or none, is \"",
+          s.flush, "\"");
+  s.mock.ttft = p.number("mock_ttft_ms", 20, 0, 1e6) / 1e3;
+  s.mock.itl = p.number("mock_itl_ms", 5, 0, 1e6) / 1e3;
+  s.mock.cv = p.number("mock_cv", 0, 0, 10);
+  s.mock.capacity = p.integer("mock_capacity", 0, 0, 1 << 20);
+  s.mock.error_share = p.number("mock_errors", 0, 0, 1);
+  s.mock.hang_share = p.number("mock_hangs", 0, 0, 1);
+  s.mock.cached_speed = p.number("mock_cached_speed", 1, 1, 1e6);
+
+  const uint64_t seed = static_cast<uint64_t>(p.integer("seed", 1, 0, int64_t{1} << 53));
+  s.body.seed = s.shape.seed = s.pattern.seed = s.mock.seed = seed;
+  s.body.model = p.text("served_model", "");
+  s.body.separator = s.mock.separator = p.text("separator", "\n\n");
+  const std::string prompts = p.text("prompts", "text");
+  require(prompts == "text" || prompts == "ids", where, ".parameters.prompts: must be text or ids, is \"", prompts,
+          "\"");
+  s.body.ids = prompts == "ids";
+  s.body.vocabulary = static_cast<int32_t>(p.integer("vocabulary", 32000, 512, 1 << 30));
+  s.shape.segments = p.integer("segments", 4, 0, 4096);
+  s.shape.tokens = p.integer("tokens", 512, 1, 1 << 20);
+  s.shape.question = p.integer("question", 64, 1, 1 << 20);
+  s.shape.pool = p.integer("pool", 0, 0, 1 << 20);
+  s.output_tokens = p.integer("output_tokens", 0, 0, 1 << 20);
+  s.shape.output_tokens = std::max<int64_t>(s.output_tokens, 1);
+  s.requests = p.integer("requests", 200, 1, 1 << 22);
+  s.warmup = p.integer("warmup", 1, 0, 1 << 20);
+  const int64_t verify = p.integer("verify_requests", 500, 1, 1 << 22);
+  s.search = p.integer("search", 0, 0, 1) == 1;
+
+  const std::string arrivals = p.text("arrivals", "poisson");
+  s.trace_times = arrivals == "trace";
+  if (!s.trace_times) s.pattern.arrivals = at(where, "arrivals", [&] { return arrivals_of(arrivals); });
+  s.pattern.rate = p.number("rate", s.trace_times ? 0 : 1, s.trace_times ? 0 : 1e-6, 1e6);
+  s.pattern.burstiness = p.number("burstiness", 1, 1e-3, 1e3);
+  s.pattern.burst = p.integer("burst", 8, 1, 1 << 20);
+  s.speed = p.number("speed", 1, 1e-6, 1e6);
+
+  const std::string cache = p.text("cache", "any");
+  require(cache == "any" || cache == "cold" || cache == "primed", where,
+          ".parameters.cache: must be any, cold or primed, is \"", cache, "\"");
+  s.cache = cache == "cold" ? Cache::cold : cache == "primed" ? Cache::primed : Cache::any;
+  const std::string trace = p.text("trace", ""), lengths = p.text("token_lengths", "");
+  s.trace_first = p.integer("trace_first", 0, 0, int64_t{1} << 40);
+  s.trace_prime = p.integer("trace_prime", s.trace_first, 0, s.trace_first);
+  const int64_t most = s.search ? std::max(s.requests, verify) : s.requests;
+  if (!trace.empty()) {
+    s.trace = std::make_shared<const Trace>(load_trace(trace, lengths));
+    const int64_t have = static_cast<int64_t>(s.trace->requests.size()) - s.trace_first;
+    require(have >= most, where, ".parameters.requests: ", most, " from request ", s.trace_first, " on, but the trace ",
+            "holds ", s.trace->requests.size());
+    require(s.cache != Cache::primed || s.trace_prime > 0, where,
+            ".parameters.trace_first: a primed cache needs requests before the measured ones");
+  } else {
+    require(!s.trace_times, where, ".parameters.arrivals: trace needs a trace");
+    require(s.cache != Cache::primed || s.shape.pool > 0, where,
+            ".parameters.pool: a primed cache needs a pool of passages that come again");
+    at(where, "pool", [&] { return make_prompts(s.shape, 0, 1); });
+  }
+  const std::vector<double> share = p.numbers("cached_share", {-1});
+  if (share.size() == 2)
+    s.cached_share = Interval{share[0], share[1]};
+  else
+    require(share == std::vector<double>{-1}, where, ".parameters.cached_share: must be [least, most]");
+  if (!s.cached_share && s.cache == Cache::cold && !s.trace && s.shape.pool == 0) s.cached_share = Interval{0, 0.02};
+  if (!s.cached_share && s.cache == Cache::primed) s.cached_share = Interval{0.01, 1};
+
+  const std::vector<std::string> slo = p.texts("slo", {"none"});
+  if (slo != std::vector<std::string>{"none"}) s.slo = at(where, "slo", [&] { return parse_slo(slo); });
+  s.allowed = 1 - p.number("slo_share", 0.9, 0.5, 0.9999);
+  s.confidence = p.number("confidence", 0.95, 0.5, 0.9999);
+  s.timeout = p.number("timeout", 60, 1e-3, 1e5);
+  const double tightest = std::min({s.slo.ttft, s.slo.e2el, 1.0});
+  s.lag_bound = p.number("lag_bound_ms", 1e3 * std::max(0.01 * tightest, 1e-3), 1e-3, 1e6) / 1e3;
+  s.max_concurrency = p.integer("max_concurrency", 0, 0, 1 << 20);
+  s.threads = static_cast<int>(p.integer("threads", 1, 1, 256));
+
+  s.searching.allowed = s.allowed;
+  s.searching.confidence = s.confidence;
+  s.searching.probe_requests = s.requests;
+  s.searching.verify_requests = verify;
+  s.searching.precision = p.number("precision", 0.05, 1e-3, 1);
+  s.searching.verifications = static_cast<int>(p.integer("verifications", 3, 1, 20));
+  s.searching.highest = p.number("highest_rate", 1e5, 1e-3, 1e6);
+  if (s.search) {
+    require(s.slo.any(), where, ".parameters.slo: a search needs one");
+    s.searching.start = s.pattern.rate > 0 ? s.pattern.rate : natural_rate(s, s.requests);
+    s.searching.start = std::clamp(s.searching.start, s.searching.lowest, s.searching.highest);
+    const double each = 1 - (1 - s.confidence) / s.searching.verifications;
+    require(misses_to_pass(verify, s.allowed, each) >= 0, where, ".parameters.verify_requests: ", verify,
+            " can never show that at most ", format_number(100 * s.allowed), " % miss; take more");
+  }
+  p.refuse_others();
+  return s;
+}
+
+// Passages of the pool, each in one prompt, with a question that is not asked again.
+std::vector<Prompt> pool_prompts(const Shape& shape) {
+  const int64_t each = std::max<int64_t>(shape.segments, 1);
+  std::vector<Prompt> prompts;
+  for (int64_t id = 0; id < shape.pool; ++id) {
+    if (id % each == 0) prompts.emplace_back();
+    prompts.back().passages.push_back({uint64_t(id), static_cast<int32_t>(shape.tokens)});
+  }
+  for (size_t i = 0; i < prompts.size(); ++i)
+    prompts[i].passages.push_back({(uint64_t{1} << 61) + i, static_cast<int32_t>(shape.question)});
+  return prompts;
+}
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct Phase {
+  Summary summary;
+  double rate = 0, cpu = 0;  // offered; cores that this process kept busy
+  int64_t misses = 0;
+  bool decided = false, saturated = false;  // ended early, by the misses or by the number in flight
+  std::string invalid, first_error;
+};
+
+class Session {
+ public:
+  Session(const Settings& settings, const std::string& name, ItemLog* items)
+      : s_(settings), name_(name), items_(items) {
+    if (s_.url == "mock") mock_ = std::make_unique<MockServer>(s_.mock);
+    client_.url = parse_url(mock_ ? mock_->url() : s_.url);
+    client_.url.path = s_.path;
+    client_.api = s_.body.api;
+    client_.timeout = s_.timeout;
+    client_.threads = s_.threads;
+    if (items_)
+      for (const nlohmann::json& row : items_->earlier(name_))
+        if (row.contains("phase") && row["phase"].is_number_integer())
+          phase_ = std::max(phase_, row["phase"].get<int64_t>());
+  }
+
+  // Brings the cache to its state, then offers `requests` at `rate`; once `enough` of them missed, the rest is not
+  // sent. `rate` 0: as fast as the trace.
+  Phase measure(double rate, int64_t requests, int64_t enough, const std::function<void(const std::string&)>& say) {
+    ++phase_;
+    warm_up(say);
+    if (s_.cache != Cache::any && s_.flush != "none") {
+      const int status = post(client_.url, s_.flush);
+      require(status / 100 == 2, "POST ", s_.flush, ": HTTP ", status,
+              "; name the server's path by `flush`, or none where it has none");
+    }
+    if (s_.cache == Cache::primed) {
+      const std::vector<Prompt> prompts =
+          s_.trace ? make_prompts(*s_.trace, s_.trace_first - s_.trace_prime, s_.trace_prime, 1) : pool_prompts(s_.shape);
+      closed_loop(prompts, "priming", say);
+    }
+    std::vector<double> times;
+    std::vector<Prompt> prompts;
+    if (s_.trace) {
+      prompts = make_prompts(*s_.trace, s_.trace_first, requests, s_.output_tokens);
+    } else {
+      prompts = make_prompts(s_.shape, next_, requests);
+      next_ += requests;
+    }
+    if (s_.trace_times) {
+      const double natural = natural_rate(s_, requests);
+      times = schedule(*s_.trace, s_.trace_first, requests, rate > 0 ? rate / natural : s_.speed);
+      if (rate == 0) rate = natural * s_.speed;
+    } else {
+      Pattern pattern = s_.pattern;
+      pattern.rate = rate;
+      times = schedule(pattern, requests);
+    }
+    return offer(prompts, times, rate, enough, say);
+  }
+
+ private:
+  void warm_up(const std::function<void(const std::string&)>& say) {
+    if (s_.warmup == 0) return;
+    std::vector<Prompt> prompts;
+    if (s_.trace) {
+      prompts = make_prompts(*s_.trace, s_.trace_first, std::min<int64_t>(s_.warmup, s_.requests), 1);
+    } else {
+      prompts = make_prompts(s_.shape, next_, s_.warmup);
+      next_ += s_.warmup;
+    }
+    closed_loop(prompts, "warm-up", say);
+  }
+
+  // A few at a time until all are answered. Error: one is not.
+  void closed_loop(const std::vector<Prompt>& prompts, const char* what,
+                   const std::function<void(const std::string&)>& say) {
+    const Bodies bodies(prompts, s_.body);
+    ClientOptions options = client_;
+    options.max_concurrency = kPrimingAtOnce;
+    options.threads = 1;
+    options.timeout = std::max(s_.timeout, 60.0) * static_cast<double>(1 + prompts.size() / kPrimingAtOnce);
+    const std::vector<Record> records =
+        watched(options, std::vector<double>(prompts.size(), 0.0), bodies, nullptr, [&] { say(what); });
+    for (const Record& record : records) require(record.ok(), what, ": ", record.error);
+  }
+
+  Phase offer(const std::vector<Prompt>& prompts, const std::vector<double>& times, double rate, int64_t enough,
+              const std::function<void(const std::string&)>& say) {
+    const Bodies bodies(prompts, s_.body);
+    ClientOptions options = client_;
+    options.max_concurrency = s_.max_concurrency;
+    Phase phase;
+    phase.rate = rate;
+    size_t ended = 0;
+    std::vector<InFlight> flights;
+    const auto finished = [&](const Record& record) {  // one at a time
+      ++ended;
+      phase.misses += !meets(record, s_.slo);
+      const auto due = std::upper_bound(times.begin(), times.end(), record.ended) - times.begin();
+      flights.push_back({record.ended, static_cast<int64_t>(due) - static_cast<int64_t>(ended)});
+      if (phase.misses >= enough) phase.decided = stop_ = true;
+      if (s_.slo.any() && ended % 64 == 0 && over_saturated(flights, rate, s_.slo.longest_wait()) &&
+          !std::exchange(phase.saturated, true))
+        stop_ = stop_ || enough <= static_cast<int64_t>(prompts.size());
+    };
+    const double cpu = cpu_seconds();
+    const std::vector<Record> records = watched(options, times, bodies, finished, [&] {
+      say(str(format_number(rate), " requests/s, ", ended, " of ", times.size(), " answered"));
+    });
+    phase.summary = summarise(records, s_.slo);
+    phase.cpu = (cpu_seconds() - cpu) / std::max(phase.summary.duration, 1e-9);
+    for (const Record& record : records)
+      if (phase.first_error.empty() && record.released >= 0) phase.first_error = record.error;
+    judge_run(phase);
+    return phase;
+  }
+
+  void judge_run(Phase& phase) const {
+    const Summary& sum = phase.summary;
+    const double lag = sum.lag.empty() ? 0 : quantile(sum.lag, 0.99);
+    if (lag > s_.lag_bound)
+      phase.invalid = str("the client lags: 1 % of the requests were taken up ", format_number(1e3 * lag),
+                          " ms after their time or later, allowed are ", format_number(1e3 * s_.lag_bound),
+                          " ms; use more threads or a lower rate");
+    if (!s_.cached_share || sum.cache_known == 0) return;
+    const double share = sum.cached_share();
+    if (share < s_.cached_share->low || share > s_.cached_share->high)
+      phase.invalid = str("the cache is not as declared: the server says that ", format_number(100 * share),
+                          " % of the prompt tokens were cached, expected are ",
+                          format_number(100 * s_.cached_share->low), " to ",
+                          format_number(100 * s_.cached_share->high), " %");
+  }
+
+  // run_load in a thread of its own, while this one writes the log, looks at progress and lets the user stop.
+  std::vector<Record> watched(ClientOptions options, const std::vector<double>& times, const Bodies& bodies,
+                              const RecordFn& finished, const std::function<void()>& look) {
+    stop_ = false;
+    options.stop = &stop_;
+    std::mutex mutex;
+    std::vector<Record> fresh;
+    std::atomic<bool> over = false;
+    std::vector<Record> records;
+    std::exception_ptr thrown;
+    std::thread thread([&] {
+      try {
+        records = run_load(options, times, [&](int64_t i) { return bodies.body(i); }, [&](const Record& record) {
+          const std::lock_guard lock(mutex);
+          if (!finished) return;
+          finished(record);
+          if (items_) fresh.push_back(record);
+        });
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      over = true;
+    });
+    const auto keep = [&] {
+      std::vector<Record> rows;
+      {
+        const std::lock_guard lock(mutex);
+        rows.swap(fresh);
+        look();
+      }
+      if (rows.empty()) return;
+      std::vector<nlohmann::ordered_json> jsons;
+      for (const Record& row : rows) {
+        jsons.push_back({{"phase", phase_}});
+        jsons.back().update(row_of(row));
+      }
+      items_->append(name_, jsons);
+    };
+    try {
+      while (!over) {
+        std::this_thread::sleep_for(kLook);
+        keep();
+      }
+    } catch (...) {
+      stop_ = true;
+      thread.join();
+      throw;
+    }
+    thread.join();
+    if (thrown) std::rethrow_exception(thrown);
+    keep();
+    return records;
+  }
+
+  const Settings& s_;
+  std::string name_;
+  ItemLog* items_;
+  std::unique_ptr<MockServer> mock_;
+  ClientOptions client_;
+  std::atomic<bool> stop_ = false;
+  int64_t next_ = 0;   // prompts are never sent twice, so that no phase finds its own in the cache
+  int64_t phase_ = 0;  // in the log of requests
+};
+
+Table latencies(const Summary& s) {
+  Table table{"Latencies, ms from the scheduled time", {"", "mean", "p50", "p90", "p99", "samples"}, {}};
+  const auto row = [&](const char* name, const std::vector<double>& samples) {
+    if (samples.empty()) return;
+    double sum = 0;
+    for (const double x : samples) sum += x;
+    std::vector<Cell> cells = {name, Cell(1e3 * sum / static_cast<double>(samples.size()), Format::fixed, 2)};
+    for (const double q : {0.5, 0.9, 0.99}) cells.emplace_back(1e3 * quantile(samples, q), Format::fixed, 2);
+    cells.emplace_back(samples.size());
+    table.rows.push_back(std::move(cells));
+  };
+  row("TTFT", s.ttft);
+  row("TPOT", s.tpot);
+  row("ITL", s.itl);
+  row("E2E", s.e2el);
+  row("sent after", s.queue);
+  row("client lag", s.lag);
+  table.note =
+      "TTFT, TPOT, ITL and E2E are of answered requests; errors and time-outs count as misses of the SLO. \"Sent "
+      "after\" holds the wait for a connection.";
+  return table;
+}
+
+void describe(Result& result, const Settings& s, const Phase& phase) {
+  result.values = values_of(phase.summary);
+  result.values.push_back({"request_rate", phase.rate, "1/s"});
+  result.values.push_back({"client_cpu", phase.cpu, "cores"});
+  result.tables.push_back(latencies(phase.summary));
+  std::string& note = result.note;
+  note += str("Open loop, ", s.url == "mock" ? "against a server that only waits" : s.url, ". ");
+  if (!phase.summary.counted_by_server)
+    note += "The server did not count its tokens: a token is a piece of the stream, and input tokens are not known. ";
+  if (s.cache == Cache::any)
+    note += "The state of the cache was not declared.";
+  else
+    note += str("The cache was declared ", s.cache == Cache::cold ? "cold" : "primed",
+                phase.summary.cache_known == 0 ? "; the server does not say what it found in it, so this is not checked."
+                : s.cached_share               ? "; the server's counters agree."
+                                               : "; nothing was expected of the server's counters.");
+  if (phase.saturated) note += " More requests came than the server could answer: the number in flight kept growing.";
+  if (!phase.first_error.empty()) note += " First error: " + one_line(phase.first_error, 300);
+}
+
+Result run_once(const Settings& s, Session& session, const ProgressFn& progress) {
+  const Phase phase = session.measure(s.pattern.rate, s.requests, s.requests + 1,
+                                      [&](const std::string& what) { progress(0.1, what); });
+  Result result;
+  describe(result, s, phase);
+  if (!phase.invalid.empty()) {
+    result.verdict = Verdict::invalid;
+    result.why = phase.invalid;
+    return result;
+  }
+  result.verdict = Verdict::pass;
+  if (phase.summary.completed == 0) {
+    result.verdict = Verdict::fail;
+    result.why = "no request was answered: " + one_line(phase.first_error, 300);
+  } else if (s.slo.any()) {
+    const MissBounds bounds = miss_bounds(s.requests, phase.misses, s.confidence);
+    result.values.push_back({"slo_misses_low", bounds.low, ""});
+    result.values.push_back({"slo_misses_high", bounds.high, ""});
+    result.verdict = judge(s.requests, phase.misses, s.allowed, s.confidence);
+    result.why = str(phase.misses, " of ", s.requests, " requests missed the SLO; allowed are ",
+                     format_number(100 * s.allowed), " %, at ", format_number(100 * s.confidence), " % confidence ",
+                     result.verdict == Verdict::fail ? "it is more than " : "it is at most ",
+                     format_number(100 * (result.verdict == Verdict::fail ? bounds.low : bounds.high), Format::fixed, 2),
+                     " %");
+  }
+  return result;
+}
+
+Result run_search(const Settings& s, Session& session, const ProgressFn& progress) {
+  std::vector<Phase> phases;
+  const double each = 1 - (1 - s.confidence) / s.searching.verifications;
+  const double most = 10 + s.searching.refinements + s.searching.verifications;  // probes, about
+  const SearchResult found = search_rate(s.searching, [&](double rate, int64_t requests) {
+    const double done = std::min(static_cast<double>(phases.size()) / most, 0.95);
+    phases.push_back(session.measure(rate, requests, misses_to_fail(requests, s.allowed, each),
+                                     [&](const std::string& what) { progress(done, what); }));
+    const Phase& phase = phases.back();
+    Probe probe;
+    probe.misses = phase.misses;
+    probe.cut = phase.decided || phase.saturated;
+    // What was cut short need not say that the client kept up, but only the server can have let it down.
+    probe.invalid = phase.invalid;
+    return probe;
+  });
+  Result result;
+  Table table{"Probes", {"requests/s", "requests", "missed", "share", "TTFT p50, ms", "TTFT p90, ms", ""}, {}};
+  Series misses{"missed", {}, {}};
+  std::vector<std::pair<double, double>> points;
+  for (size_t i = 0; i < found.probes.size(); ++i) {
+    const Probe& probe = found.probes[i];
+    const Summary& sum = phases[i].summary;
+    const auto ms = [&](double q) { return sum.ttft.empty() ? Cell("-") : Cell(1e3 * quantile(sum.ttft, q), Format::fixed, 1); };
+    const std::string verdict = !probe.invalid.empty() ? "INVALID" : probe.verification ? str(to_string(probe.verdict)) : "";
+    table.rows.push_back({Cell(probe.rate, Format::fixed, 3), Cell(probe.requests), Cell(probe.misses),
+                          probe.cut ? Cell("cut") : Cell(probe.share(), Format::percent, 2), ms(0.5), ms(0.9),
+                          Cell(verdict)});
+    points.push_back({probe.rate, probe.share()});
+  }
+  table.note = str("Allowed to miss: ", format_number(100 * s.allowed), " %. \"cut\": ended early, because the misses had decided or the number in flight grew without end.");
+  std::sort(points.begin(), points.end());
+  for (const auto& [rate, share] : points) {
+    misses.x.push_back(rate);
+    misses.y.push_back(share);
+  }
+  const size_t shown = phases.size() - 1;  // the verification that passed, or what it ended with
+  describe(result, s, phases[shown]);
+  result.tables.insert(result.tables.begin(), std::move(table));
+  result.charts.push_back({.title = "Requests that miss the SLO", .x_label = "requests a second", .y_label = "share",
+                           .log_x = true, .series = {misses}});
+  if (found.rate) result.values.push_back({"max_qps", *found.rate, "1/s"});
+  if (found.fails) result.values.push_back({"fails_qps", *found.fails, "1/s"});
+  result.verdict = found.verdict;
+  result.why = found.why;
+  return result;
+}
+
+}  // namespace
+
+// Parameters: url ("mock", or http://…), api (openai, generate), flush, served_model, prompts (text, ids), vocabulary,
+// separator, segments, tokens, question, pool, output_tokens, trace, token_lengths, trace_first, trace_prime, requests,
+// warmup, arrivals (constant, poisson, gamma, burst, trace), rate, burstiness, burst, speed, cache (any, cold, primed),
+// cached_share [least, most], slo, slo_share, confidence, timeout, lag_bound_ms, max_concurrency, threads, seed;
+// search (1), verify_requests, verifications, precision, highest_rate; mock_{ttft_ms, itl_ms, cv, capacity, errors,
+// hangs, cached_speed}. docs/load.md says what they mean.
+// Values: those of values_of (harness/load/summary.h), request_rate, client_cpu, slo_misses_{low, high}; of a search
+// max_qps and fails_qps beside those of its last verification. Items: a line for each request.
+Work prepare_qps(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
+  const auto settings = std::make_shared<const Settings>(read_settings(suite_case, where));
+  return [settings, name = suite_case.name, items = context.items](const ProgressFn& progress) {
+    progress(0, settings->url);
+    Session session(*settings, name, items);
+    return settings->search ? run_search(*settings, session, progress) : run_once(*settings, session, progress);
+  };
+}
+
+}  // namespace hypic

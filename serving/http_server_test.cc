@@ -1,0 +1,536 @@
+// Over a real socket: answers are the engine's, whatever else runs; what is wrong is said; overload and an end are
+// orderly.
+#include "serving/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "reference/cpu_backend.h"
+
+namespace hypic {
+namespace {
+
+using nlohmann::json;
+using namespace std::chrono_literals;
+
+// What came back of a request: everything until the server closed, or as long as one answer is.
+struct Reply {
+  int status = 0;
+  std::string header, body;
+  json parsed() const { return json::parse(body); }
+  // The payloads of server-sent events.
+  std::vector<std::string> events() const {
+    std::vector<std::string> all;
+    for (size_t at = 0; (at = body.find("data: ", at)) != body.npos;) {
+      const size_t end = body.find("\n\n", at);
+      all.push_back(body.substr(at + 6, end - at - 6));
+      at = end;
+    }
+    return all;
+  }
+};
+
+class Client {
+ public:
+  explicit Client(uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  ~Client() { close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  bool connected() const { return connected_; }
+  void send_raw(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t n = send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) return;
+      sent += static_cast<size_t>(n);
+    }
+  }
+  // The next answer on this connection; status 0: the server closed it.
+  Reply read() {
+    Reply reply;
+    size_t end = 0;
+    while ((end = bytes_.find("\r\n\r\n")) == bytes_.npos)
+      if (!more()) return reply;
+    reply.header = bytes_.substr(0, end);
+    bytes_.erase(0, end + 4);
+    reply.status = std::stoi(reply.header.substr(9, 3));
+    const size_t length = reply.header.find("Content-Length: ");
+    if (length != reply.header.npos) {
+      const size_t n = std::stoul(reply.header.substr(length + 16));
+      while (bytes_.size() < n && more()) {
+      }
+      reply.body = bytes_.substr(0, n);
+      bytes_.erase(0, n);
+    } else if (reply.header.find("chunked") != reply.header.npos) {
+      for (;;) {
+        size_t line = 0;
+        while ((line = bytes_.find("\r\n")) == bytes_.npos)
+          if (!more()) return reply;
+        const size_t n = std::stoul(bytes_.substr(0, line), nullptr, 16);
+        while (bytes_.size() < line + 2 + n + 2 && more()) {
+        }
+        reply.body += bytes_.substr(line + 2, n);
+        bytes_.erase(0, line + 2 + n + 2);
+        if (n == 0) break;
+      }
+    } else {
+      while (more()) {
+      }
+      reply.body = std::exchange(bytes_, {});
+    }
+    return reply;
+  }
+  Reply ask(const std::string& method, const std::string& path, const std::string& body = {},
+            const std::string& header = {}) {
+    send_raw(method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + header +
+             "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return read();
+  }
+
+ private:
+  bool more() {
+    char buffer[65536];
+    const ssize_t n = recv(socket_, buffer, sizeof(buffer), 0);
+    if (n <= 0) return false;
+    bytes_.append(buffer, static_cast<size_t>(n));
+    return true;
+  }
+  int socket_;
+  bool connected_ = false;
+  std::string bytes_;
+};
+
+constexpr char kTokenizer[] = "datasets/models/tokenizer";
+
+ModelSpec spec_of() {
+  const std::string linear = "linear_attention", full = "full_attention";
+  const json config = {{"model_type", "qwen3_5_text"},
+                       {"vocab_size", 4096},
+                       {"hidden_size", 32},
+                       {"intermediate_size", 48},
+                       {"num_hidden_layers", 3},
+                       {"layer_types", {linear, full, linear}},
+                       {"num_attention_heads", 2},
+                       {"num_key_value_heads", 1},
+                       {"head_dim", 16},
+                       {"max_position_embeddings", 4096},
+                       {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
+                       {"linear_num_key_heads", 2},
+                       {"linear_num_value_heads", 2},
+                       {"linear_key_head_dim", 16},
+                       {"linear_value_head_dim", 8},
+                       {"linear_conv_kernel_dim", 4}};
+  ModelSpec spec = spec_from_config(config.dump(), "test");
+  spec.name = "test";
+  return spec;
+}
+
+struct Given {
+  ServerOptions server;
+  SchedulerOptions scheduler{.mode = mode_named("transition_rope_seam")};
+  EngineOptions engine;
+  bool tokenizer = true;
+};
+
+ServerOptions complete(ServerOptions options, const Model& model, bool tokenizer) {
+  options.port = 0;
+  options.model = "test";
+  options.vocabulary = model.spec().vocabulary;
+  options.max_positions = model.spec().max_positions;
+  if (tokenizer) options.tokenizer = Tokenizer::load(kTokenizer);
+  return options;
+}
+
+class Server {
+ public:
+  explicit Server(Given given = {})
+      : backend(reference::make_cpu_backend()),
+        model(Model::random(*backend, spec_of(), 3)),
+        engine(model, given.engine),
+        scheduler(std::in_place, engine, metrics, given.scheduler),
+        http(std::in_place, *scheduler, metrics, complete(given.server, model, given.tokenizer)) {
+    scheduler->wait_until_warm();
+  }
+  ~Server() {
+    http.reset();
+    scheduler.reset();
+    while (!engine.idle()) engine.step();
+    EXPECT_NO_THROW(engine.check_integrity());
+  }
+  Reply ask(const std::string& method, const std::string& path, const json& body = nullptr,
+            const std::string& header = {}) {
+    return Client(http->port()).ask(method, path, body.is_null() ? "" : body.dump(), header);
+  }
+  Reply completion(const json& body) { return ask("POST", "/v1/completions", body); }
+
+  std::unique_ptr<Backend> backend;
+  Model model;
+  Engine engine;
+  Metrics metrics;
+  std::optional<Scheduler> scheduler;
+  std::optional<HttpServer> http;
+};
+
+Tokens random_tokens(int n, int seed) {
+  std::mt19937 rng(seed);
+  Tokens tokens(n);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 4096);
+  return tokens;
+}
+
+std::vector<Tokens> prompt(int seed) {
+  return {random_tokens(19, 1), random_tokens(33, 2 + seed % 3), random_tokens(5 + seed, 100 + seed)};
+}
+
+// What Engine::run says, alone and with nothing cached.
+Tokens expected(const std::vector<Tokens>& segments, int max_tokens, const Sampling& sampling = {}) {
+  const auto backend = reference::make_cpu_backend();
+  const Model model = Model::random(*backend, spec_of(), 3);
+  Engine engine(model, {});
+  return engine
+      .run({{.segments = segments, .max_tokens = max_tokens, .sampling = sampling}}, mode_named("transition_rope_seam"))
+      .responses[0]
+      .tokens;
+}
+
+json request(const std::vector<Tokens>& segments, int max_tokens, bool stream = false) {
+  json body = {{"model", "test"},
+               {"segments", segments},
+               {"max_tokens", max_tokens},
+               {"temperature", 0},
+               {"return_token_ids", true}};
+  if (stream) body["stream"] = true;
+  return body;
+}
+
+TEST(Server, AnswersAreTheEngines) {
+  Server server;
+  const Reply reply = server.completion(request(prompt(0), 6));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json body = reply.parsed();
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["choices"][0]["token_ids"].get<Tokens>(), expected(prompt(0), 6));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 57);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 6);
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  // Sampled tokens depend on the seed alone.
+  json sampled = request(prompt(0), 6);
+  sampled.update({{"temperature", 0.8}, {"top_k", 50}, {"top_p", 0.9}, {"seed", 7}});
+  EXPECT_EQ(server.completion(sampled).parsed()["choices"][0]["token_ids"].get<Tokens>(),
+            expected(prompt(0), 6, {.temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = 7}));
+}
+
+TEST(Server, CachedTokensAreCounted) {
+  Server server;
+  server.completion(request(prompt(0), 1));
+  const json details = server.completion(request(prompt(0), 1)).parsed()["usage"]["prompt_tokens_details"];
+  const int seam = mode_named("transition_rope_seam").head;
+  EXPECT_EQ(details["segment_tokens"], 52 - 2 * seam);
+  EXPECT_EQ(details["recomputed_tokens"], 2 * seam);
+  EXPECT_EQ(details["prefix_tokens"], 0);
+  EXPECT_EQ(details["cached_tokens"], 52 - 2 * seam);
+  EXPECT_EQ(server.ask("POST", "/flush_cache").status, 200);
+  EXPECT_EQ(server.completion(request(prompt(0), 1)).parsed()["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST(Server, CachedPrefixesAreCounted) {
+  Given given;
+  given.scheduler.mode = mode_named("prefix");
+  Server server(given);
+  const Reply cold = server.completion(request(prompt(0), 3)), warm = server.completion(request(prompt(0), 3));
+  EXPECT_EQ(warm.parsed()["usage"]["prompt_tokens_details"]["prefix_tokens"], 52);
+  EXPECT_EQ(warm.parsed()["choices"], cold.parsed()["choices"]);
+}
+
+TEST(Server, ManyAtOnceGetWhatEachGetsAlone) {
+  Given given;
+  given.engine.max_rows = 40;  // prompts take several forwards
+  given.engine.pools = {.state_slots = 9, .operator_slots = 10, .pages = 60, .page_size = 4};
+  given.scheduler.prompt_tokens = 150;
+  Server server(given);
+  constexpr int kClients = 24;
+  std::vector<std::thread> clients;
+  std::vector<Tokens> got(kClients);
+  for (int i = 0; i < kClients; ++i)
+    clients.emplace_back([&, i] {
+      const Reply reply = server.completion(request(prompt(i % 8), 3 + i % 5, i % 2));
+      if (reply.status != 200) {
+        ADD_FAILURE() << reply.status << " " << reply.body;
+      } else if (i % 2 == 0) {
+        got[i] = reply.parsed()["choices"][0]["token_ids"].get<Tokens>();
+      } else {
+        for (const std::string& event : reply.events())
+          if (event != "[DONE]")
+            for (const int32_t token : json::parse(event)["choices"][0]["token_ids"].get<Tokens>())
+              got[i].push_back(token);
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  for (int i = 0; i < kClients; ++i) EXPECT_EQ(got[i], expected(prompt(i % 8), 3 + i % 5)) << i;
+}
+
+TEST(Server, Streams) {
+  Server server;
+  json body = request(prompt(0), 5, true);
+  body["stream_options"] = {{"include_usage", true}};
+  Client client(server.http->port());
+  for (int again = 0; again < 2; ++again) {  // the connection goes on
+    const Reply reply = client.ask("POST", "/v1/completions", body.dump());
+    ASSERT_EQ(reply.status, 200);
+    EXPECT_NE(reply.header.find("text/event-stream"), reply.header.npos);
+    const std::vector<std::string> events = reply.events();
+    ASSERT_EQ(events.size(), 7u) << reply.body;  // tokens, usage, end
+    EXPECT_EQ(events.back(), "[DONE]");
+    Tokens tokens;
+    for (int i = 0; i < 5; ++i) {
+      const json choice = json::parse(events[i])["choices"][0];
+      tokens.push_back(choice["token_ids"][0]);
+      EXPECT_EQ(choice["finish_reason"], i < 4 ? json() : json("length"));
+    }
+    EXPECT_EQ(tokens, expected(prompt(0), 5));
+    const json usage = json::parse(events[5]);
+    EXPECT_TRUE(usage["choices"].empty());
+    EXPECT_EQ(usage["usage"]["completion_tokens"], 5);
+  }
+  // HTTP/1.0 knows no chunks.
+  Client old(server.http->port());
+  const std::string text = body.dump();
+  old.send_raw("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
+  EXPECT_EQ(old.read().events().back(), "[DONE]");
+}
+
+TEST(Server, TextsAreSplitAndChatsRendered) {
+  Given given;
+  given.server.api.chat = ChatTemplate::chatml;
+  Server server(given);
+  const Tokenizer tokenizer = Tokenizer::load(kTokenizer);
+  const json text = {{"prompt", "The first document is about rivers.<<PIC_SEP>>Which river?"},
+                     {"max_tokens", 4},
+                     {"temperature", 0},
+                     {"return_token_ids", true}};
+  const json body = server.completion(text).parsed();
+  const Tokens tokens =
+      expected({tokenizer.encode("The first document is about rivers."), tokenizer.encode("Which river?")}, 4);
+  EXPECT_EQ(body["choices"][0]["token_ids"].get<Tokens>(), tokens);
+  EXPECT_EQ(body["choices"][0]["text"], tokenizer.decode(tokens, true));
+
+  const json chat = {
+      {"messages",
+       {{{"role", "user"},
+         {"content",
+          {{{"type", "text"}, {"text", "A document."}, {"segment", true}}, {{"type", "text"}, {"text", "What?"}}}}}}},
+      {"max_tokens", 4},
+      {"temperature", 0}};
+  const json answer = server.ask("POST", "/v1/chat/completions", chat).parsed();
+  const Tokens said = expected({tokenizer.encode("<|im_start|>user\n"), tokenizer.encode("A document."),
+                                tokenizer.encode("What?<|im_end|>\n<|im_start|>assistant\n")},
+                               4);
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], tokenizer.decode(said, true));
+  json stream = chat;
+  stream["stream"] = true;
+  std::string streamed;
+  for (const std::string& event : server.ask("POST", "/v1/chat/completions", stream).events())
+    if (event != "[DONE]") streamed += json::parse(event)["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(streamed, tokenizer.decode(said, true));
+  const json counted = server.ask("POST", "/tokenize", {{"prompt", "Which river?"}}).parsed();
+  EXPECT_EQ(counted["tokens"].get<Tokens>(), tokenizer.encode("Which river?"));
+}
+
+TEST(Server, StopsWhereAsked) {
+  Server server;
+  const Tokens tokens = expected(prompt(0), 8);
+  json body = request(prompt(0), 8);
+  body["stop_token_ids"] = {tokens[3]};
+  const json stopped = server.completion(body).parsed();
+  EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(stopped["usage"]["completion_tokens"],
+            std::find(tokens.begin(), tokens.end(), tokens[3]) - tokens.begin() + 1);
+  const Tokenizer tokenizer = Tokenizer::load(kTokenizer);
+  const std::string whole = tokenizer.decode(tokens, true);
+  body = request(prompt(0), 8);
+  body["stop"] = whole.substr(whole.size() / 2, 3);
+  const json cut = server.completion(body).parsed();
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(cut["choices"][0]["text"], whole.substr(0, whole.find(body["stop"].get<std::string>())));
+}
+
+TEST(Server, SaysWhatIsWrong) {
+  Given given;
+  given.server.max_body_bytes = 10000;
+  given.server.max_header_bytes = 2000;
+  given.server.max_new_tokens = 100;
+  given.engine.pools = {.state_slots = 8, .operator_slots = 8, .pages = 100, .page_size = 4};
+  Server server(given);
+  const auto expect = [&](int status, const std::string& text, const Reply& reply) {
+    EXPECT_EQ(reply.status, status) << reply.body;
+    const json error = reply.parsed()["error"];
+    EXPECT_NE(error["message"].get<std::string>().find(text), std::string::npos) << reply.body;
+    EXPECT_TRUE(error.contains("type") && error.contains("param") && error.contains("code"));
+  };
+  const auto with = [](const char* name, const json& value) {
+    json body = request(prompt(0), 2);
+    body[name] = value;
+    return body;
+  };
+  expect(400, "not valid JSON", Client(server.http->port()).ask("POST", "/v1/completions", "{"));
+  expect(400, "must be a JSON object", server.completion(json::array()));
+  expect(400, "give either prompt or segments", server.completion({{"model", "test"}}));
+  expect(400, "token 4096 is outside the vocabulary", server.completion({{"prompt", {4096}}}));
+  expect(400, "-1 is no token id", server.completion({{"prompt", {-1}}}));
+  expect(400, "n: only 1 is supported", server.completion(with("n", 2)));
+  expect(400, "temperature", server.completion(with("temperature", -1)));
+  expect(400, "top_p", server.completion(with("top_p", 0)));
+  expect(400, "max_tokens: at most 100", server.completion(with("max_tokens", 101)));
+  expect(400, "max_tokens: must be an integer", server.completion(with("max_tokens", "1")));
+  expect(404, "the model other is not served here", server.completion(with("model", "other")));
+  expect(400, "exceed the model's 4096 positions",
+         server.completion({{"prompt", Tokens(4090, 1)}, {"max_tokens", 100}}));
+  expect(400, "K, V pages are needed", server.completion({{"prompt", Tokens(450, 1)}}));
+  expect(400, "no chat template is built in",
+         server.ask("POST", "/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "x"}}}}}));
+  expect(404, "there is no /v2", server.ask("GET", "/v2"));
+  expect(405, "must be POST", server.ask("GET", "/v1/completions"));
+  expect(413, "the body is over 10000 bytes", server.completion({{"prompt", std::string(20000, 'x')}}));
+  expect(431, "the header is over 2000 bytes",
+         server.ask("GET", "/health", nullptr, "X: " + std::string(5000, 'x') + "\r\n"));
+  Client garbage(server.http->port());
+  garbage.send_raw("what is this\r\n\r\n");
+  expect(400, "no HTTP", garbage.read());
+  EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);
+}
+
+TEST(Server, SaysHowItIs) {
+  Given given;
+  given.server.info = R"({"mode":"x"})";
+  Server server(given);
+  server.completion(request(prompt(0), 2));
+  EXPECT_EQ(server.ask("GET", "/livez").status, 200);
+  EXPECT_EQ(server.ask("GET", "/health").status, 200);
+  EXPECT_EQ(server.ask("GET", "/v1/models").parsed()["data"][0]["id"], "test");
+  EXPECT_EQ(server.ask("GET", "/server_info").parsed()["mode"], "x");
+  const std::string metrics = server.ask("GET", "/metrics").body;
+  for (const char* line : {"hypic_ready 1\n", "hypic_prompt_tokens_total 57\n", "hypic_generation_tokens_total 2\n",
+                           "hypic_time_to_first_token_seconds_count 1\n", "hypic_http_responses_total{status=\"200\"}",
+                           "hypic_cache_lookups_total{result=\"miss\"} 2\n"})
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << metrics;
+}
+
+TEST(Server, AsksForTheKey) {
+  Given given;
+  given.server.api_key = "secret";
+  Server server(given);
+  EXPECT_EQ(server.completion(request(prompt(0), 1)).status, 401);
+  EXPECT_EQ(server.ask("POST", "/v1/completions", request(prompt(0), 1), "Authorization: Bearer secres\r\n").status,
+            401);
+  EXPECT_EQ(server.ask("POST", "/v1/completions", request(prompt(0), 1), "Authorization: Bearer secret\r\n").status,
+            200);
+  EXPECT_EQ(server.ask("GET", "/v1/models").status, 401);
+  EXPECT_EQ(server.ask("GET", "/health").status, 200);
+}
+
+// More than it can take: every request is answered, with tokens or with 429.
+TEST(Server, OverloadIsTurnedAway) {
+  Given given;
+  given.engine.pools = {.state_slots = 3, .operator_slots = 4, .pages = 40, .page_size = 4};
+  given.scheduler.max_waiting = 2;
+  Server server(given);
+  std::vector<std::thread> clients;
+  std::atomic<int> good = 0, refused = 0;
+  for (int i = 0; i < 32; ++i)
+    clients.emplace_back([&, i] {
+      const Reply reply = server.completion(request(prompt(i % 4), 20));
+      if (reply.status == 200) ++good;
+      if (reply.status == 429) {
+        ++refused;
+        EXPECT_EQ(reply.parsed()["error"]["type"], "rate_limit_error");
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(good + refused, 32);
+  EXPECT_GT(good, 0);
+  EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);
+}
+
+TEST(Server, ConnectionsAreBounded) {
+  Given given;
+  given.server.max_connections = 2;
+  Server server(given);
+  Client one(server.http->port()), two(server.http->port());
+  EXPECT_EQ(one.ask("GET", "/livez").status, 200);
+  EXPECT_EQ(two.ask("GET", "/livez").status, 200);
+  EXPECT_EQ(Client(server.http->port()).ask("GET", "/livez").status, 503);
+}
+
+TEST(Server, TimeIsBounded) {
+  Given given;
+  given.server.request_timeout = 1ms;
+  given.server.io_timeout = 50ms;
+  Server server(given);
+  EXPECT_EQ(server.completion(request(prompt(0), 1000)).status, 504);
+  Client slow(server.http->port());
+  slow.send_raw("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_EQ(slow.read().status, 0);  // closed
+}
+
+TEST(Server, ClientsThatLeaveAreForgotten) {
+  Server server;
+  {
+    Client client(server.http->port());
+    const std::string body = request(prompt(0), 3000, true).dump();
+    client.send_raw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                    body);
+    while (server.scheduler->load().running == 0) std::this_thread::sleep_for(1ms);
+  }
+  while (server.scheduler->load().running > 0) std::this_thread::sleep_for(1ms);  // or the test runs out of time
+  EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);
+}
+
+TEST(Server, DrainsInOrder) {
+  Server server;
+  Client idle(server.http->port());
+  EXPECT_EQ(idle.ask("GET", "/livez").status, 200);
+  std::thread client([&] {
+    const Reply reply = server.completion(request(prompt(0), 60, true));
+    EXPECT_EQ(reply.events().back(), "[DONE]");
+    EXPECT_EQ(reply.events().size(), 61u);
+  });
+  while (server.scheduler->load().running == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(server.http->drain(60s));
+  client.join();
+  EXPECT_EQ(idle.read().status, 0);
+  EXPECT_FALSE(Client(server.http->port()).connected());
+}
+
+TEST(Server, ModelsWithoutATokenizerTakeIds) {
+  Given given;
+  given.tokenizer = false;
+  Server server(given);
+  EXPECT_EQ(server.completion({{"prompt", "text"}}).status, 400);
+  const json body =
+      server.completion({{"prompt", random_tokens(9, 1)}, {"max_tokens", 3}, {"temperature", 0}}).parsed();
+  EXPECT_EQ(body["choices"][0]["token_ids"].get<Tokens>(), expected({random_tokens(9, 1)}, 3));
+}
+
+TEST(Server, RefusesAnAddressThatIsNone) {
+  Given given;
+  given.server.address = "localhorst";
+  EXPECT_THROW(Server{given}, Error);
+}
+
+}  // namespace
+}  // namespace hypic

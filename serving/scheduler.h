@@ -1,0 +1,107 @@
+// Many clients, one engine: a thread of its own admits requests as there is room and runs the engine step by step.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serving/engine.h"
+#include "serving/metrics.h"
+
+namespace hypic {
+
+struct SchedulerOptions {
+  Mode mode;
+  int64_t max_waiting = 256;     // requests; more are turned away
+  int64_t prompt_tokens = 8192;  // of prompts that start together, unless one alone has more
+};
+
+// What a request's owner hears, on the scheduler's thread: nothing that takes long may be done there.
+struct Notice {
+  enum class Kind { token, failed } kind = Kind::token;
+  int32_t token = 0;
+  bool last = false;  // of either kind: nothing comes after it
+  Reused reused;
+  int status = 500;  // failed: HTTP's, and one line
+  std::string error;
+};
+using Listener = std::function<void(const Notice&)>;
+
+class Scheduler {
+ public:
+  // Starts the thread, which first runs a small request, so that the first client does not wait for what happens once.
+  // The engine is the scheduler's alone until its end.
+  Scheduler(Engine& engine, Metrics& metrics, const SchedulerOptions& options);
+  // Ends what runs; owners hear nothing more.
+  ~Scheduler();
+
+  // A number for cancel(); 0: the queue is full, or it drains. Requests wait their turn, but those whose segments are
+  // all cached go before others, at most kMostPassed of them.
+  uint64_t submit(Request request, Listener listener);
+  // Its owner hears nothing more, except what is being said at this moment.
+  void cancel(uint64_t id);
+  // Empties the cache between two steps, and waits for that.
+  void flush();
+  // From now on nothing new is taken; what runs or waits goes on.
+  void drain();
+  // Waits until it is warm. Error: what the first request ran into.
+  void wait_until_warm();
+
+  Load load() const;
+
+  static constexpr int kMostPassed = 16;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Job {
+    uint64_t id = 0;
+    Request request;
+    Listener listener;
+    Clock::time_point arrived, latest;  // latest token
+    int passed = 0;                     // by how many that came later
+    int64_t prompt = 0;                 // tokens
+    bool started = false;
+    Reused reused;
+  };
+
+  void run();
+  void warm_up();
+  void admit();
+  bool start(std::vector<Job> group);
+  void step();
+  void fail(Job& job, int status, const std::string& error);
+  void end(const Job& job, const std::string& why);
+  void publish();
+
+  Engine& engine_;
+  Metrics& metrics_;
+  const SchedulerOptions options_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable woken_, said_;
+  std::deque<Job> arrived_;
+  std::vector<uint64_t> cancelled_;
+  std::deque<std::function<void()>> commands_;
+  uint64_t last_id_ = 0;
+  int64_t waiting_ = 0;  // here and on the thread
+  bool stopping_ = false, draining_ = false, warm_ = false;
+  std::string warm_error_;
+  Load load_;
+
+  // The thread's own.
+  std::deque<Job> queue_;
+  std::map<uint64_t, Job> running_;  // by ticket
+  Clock::time_point counted_{};
+  bool blocked_ = false;  // there is no room for the next one, until something ends
+  std::thread thread_;
+};
+
+}  // namespace hypic
