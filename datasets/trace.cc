@@ -250,7 +250,7 @@ void read_json(RowReader& rows, const std::string& token_lengths, Builder& build
 // Least recently used keys under a budget of bytes.
 class LruCache {
  public:
-  LruCache(std::optional<int64_t> budget, Admission admission)
+  LruCache(std::optional<int64_t> budget, TraceAdmission admission)
       : budget_(budget), admission_(admission) {}
 
   bool contains(uint64_t key) const { return entries_.contains(key); }
@@ -260,7 +260,7 @@ class LruCache {
       order_.splice(order_.begin(), order_, entry->second);
       return;
     }
-    if (admission_ == Admission::second && seen_.insert(key).second) return;
+    if (admission_ == TraceAdmission::second && seen_.insert(key).second) return;
     if (budget_ && bytes > *budget_) return;
     for (; budget_ && held_ > *budget_ - bytes; order_.pop_back()) {
       held_ -= order_.back().bytes;
@@ -283,7 +283,7 @@ class LruCache {
     int64_t bytes;
   };
   std::optional<int64_t> budget_;
-  Admission admission_;
+  TraceAdmission admission_;
   std::list<Entry> order_;  // latest first
   std::unordered_map<uint64_t, std::list<Entry>::iterator> entries_;
   std::unordered_set<uint64_t> seen_;
@@ -336,7 +336,7 @@ Trace load_trace(const std::string& path, const std::string& token_lengths) {
   return std::move(trace);
 }
 
-ReuseShare prefix_reuse(const Trace& trace, std::optional<int64_t> budget, Admission admission,
+ReuseShare prefix_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmission admission,
                         const ReuseCosts& costs) {
   // A chain's number: that of the chain before its last segment, and that segment.
   std::unordered_map<uint64_t, uint64_t> chains;
@@ -351,7 +351,7 @@ ReuseShare prefix_reuse(const Trace& trace, std::optional<int64_t> budget, Admis
                 });
 }
 
-ReuseShare independent_reuse(const Trace& trace, std::optional<int64_t> budget, Admission admission,
+ReuseShare independent_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmission admission,
                              const ReuseCosts& costs) {
   return replay(trace, LruCache(budget, admission), false, costs.token_bytes, costs.segment_bytes,
                 [](const TraceRequest& request, std::vector<uint64_t>& keys) {

@@ -51,7 +51,7 @@ struct ReuseCosts {
   int64_t token_bytes = 0, segment_bytes = 0, snapshot_bytes = 0;
 };
 
-enum class Admission {
+enum class TraceAdmission {
   first,  // a segment is cached when it is first computed
   second  // when it is computed for the second time, so that one-off segments take no room
 };
@@ -67,9 +67,9 @@ struct ReuseShare {
 // in an earlier request. `budget` is in bytes, none for a cache without bound; beyond it, the least
 // recently used go, of one request the last segment first. What is larger than the budget is not
 // cached. The question counts as any other segment, so that shares are of all prompt tokens.
-ReuseShare prefix_reuse(const Trace& trace, std::optional<int64_t> budget, Admission admission,
+ReuseShare prefix_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmission admission,
                         const ReuseCosts& costs);
-ReuseShare independent_reuse(const Trace& trace, std::optional<int64_t> budget, Admission admission,
+ReuseShare independent_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmission admission,
                              const ReuseCosts& costs);
 
 struct TraceSize {

@@ -8,7 +8,7 @@
 namespace hypic {
 namespace {
 
-void check_reuse(const Trace& trace, std::optional<int64_t> budget, Admission admission,
+void check_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmission admission,
                  const ReuseCosts& costs) {
   const TraceSize size = size_of(trace);
   for (const auto reuse : {prefix_reuse, independent_reuse}) {
@@ -30,7 +30,7 @@ void check(const FuzzFolder& folder, std::string_view input) {
     for (const TraceSegment& segment : request.segments)
       HYPIC_CHECK(segment.id < trace.distinct && segment.tokens >= 0);
   }
-  for (const Admission admission : {Admission::first, Admission::second}) {
+  for (const TraceAdmission admission : {TraceAdmission::first, TraceAdmission::second}) {
     check_reuse(trace, {}, admission, {.token_bytes = 1, .segment_bytes = 9, .snapshot_bytes = 5});
     check_reuse(trace, 600, admission, {.token_bytes = 1});
     // The most that `hypic trace` takes.

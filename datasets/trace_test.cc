@@ -39,11 +39,11 @@ Trace trace_of(const std::vector<std::string>& requests) {
 constexpr ReuseCosts kOneByteATen{.token_bytes = 0, .segment_bytes = 1, .snapshot_bytes = 1};
 
 int64_t prefix_hits(const Trace& trace, std::optional<int64_t> budget = {},
-                    Admission admission = Admission::first) {
+                    TraceAdmission admission = TraceAdmission::first) {
   return prefix_reuse(trace, budget, admission, kOneByteATen).hit_segments;
 }
 int64_t independent_hits(const Trace& trace, std::optional<int64_t> budget = {},
-                         Admission admission = Admission::first) {
+                         TraceAdmission admission = TraceAdmission::first) {
   return independent_reuse(trace, budget, admission, kOneByteATen).hit_segments;
 }
 
@@ -51,7 +51,7 @@ TEST(Reuse, OfPrefixesAndOfSegments) {
   const Trace trace = trace_of({"sabq", "sbar", "sabx"});
   EXPECT_EQ(prefix_hits(trace), 1 + 3);
   EXPECT_EQ(independent_hits(trace), 3 + 3);
-  EXPECT_EQ(independent_reuse(trace, {}, Admission::first, kOneByteATen).hit_tokens, 60);
+  EXPECT_EQ(independent_reuse(trace, {}, TraceAdmission::first, kOneByteATen).hit_tokens, 60);
   EXPECT_EQ(independent_hits(trace_of({"aa"})), 0);  // a request finds what earlier ones left
   EXPECT_EQ(independent_hits(trace_of({"aa", "aa"})), 2);
 }
@@ -62,26 +62,26 @@ TEST(Reuse, UnderABudget) {
   EXPECT_EQ(independent_hits(trace, 2), 1);  // c took the place of b, the last of its request
   EXPECT_EQ(prefix_hits(trace, 2), 1);
   EXPECT_EQ(independent_hits(trace, 0), 0);
-  EXPECT_EQ(independent_reuse(trace, 2, Admission::first, kOneByteATen).peak_bytes, 2);
+  EXPECT_EQ(independent_reuse(trace, 2, TraceAdmission::first, kOneByteATen).peak_bytes, 2);
   const ReuseCosts costs{.token_bytes = 3, .segment_bytes = 100, .snapshot_bytes = 50};
-  EXPECT_EQ(independent_reuse(trace, {}, Admission::first, costs).peak_bytes, 3 * 130);
-  EXPECT_EQ(prefix_reuse(trace, {}, Admission::first, costs).peak_bytes, 3 * 80);
-  EXPECT_EQ(independent_reuse(trace, 129, Admission::first, costs).hit_tokens, 0);
+  EXPECT_EQ(independent_reuse(trace, {}, TraceAdmission::first, costs).peak_bytes, 3 * 130);
+  EXPECT_EQ(prefix_reuse(trace, {}, TraceAdmission::first, costs).peak_bytes, 3 * 80);
+  EXPECT_EQ(independent_reuse(trace, 129, TraceAdmission::first, costs).hit_tokens, 0);
 }
 
 TEST(Reuse, AtTheSecondTouch) {
-  EXPECT_EQ(independent_hits(trace_of({"a", "a", "a"}), {}, Admission::second), 1);
+  EXPECT_EQ(independent_hits(trace_of({"a", "a", "a"}), {}, TraceAdmission::second), 1);
   EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "y", "z", "a"}), 1), 1);
   // One-off segments do not push a out.
-  EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "y", "z", "a"}), 1, Admission::second), 1);
+  EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "y", "z", "a"}), 1, TraceAdmission::second), 1);
   EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "a", "y", "a"}), 1), 1);
-  EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "a", "y", "a"}), 1, Admission::second), 2);
+  EXPECT_EQ(independent_hits(trace_of({"a", "a", "x", "a", "y", "a"}), 1, TraceAdmission::second), 2);
 }
 
 RC_GTEST_PROP(Reuse, GrowsWithTheBudgetAndWithFreedomOfPlace, ()) {
   const Trace trace = trace_of(*rc::gen::container<std::vector<std::string>>(
       rc::gen::container<std::string>(rc::gen::inRange('a', 'g'))));
-  const auto admission = *rc::gen::element(Admission::first, Admission::second);
+  const auto admission = *rc::gen::element(TraceAdmission::first, TraceAdmission::second);
   int64_t prefix = 0, independent = 0;
   for (const int64_t budget : {0, 1, 2, 3, 5, 8, 100, 1'000'000}) {
     const auto more = prefix_reuse(trace, budget, admission, kOneByteATen);
@@ -106,10 +106,10 @@ RC_GTEST_PROP(Reuse, IsMostWithoutABudget, ()) {
     for (TraceSegment& segment : request.segments) segment.tokens = 7 * (segment.id - 'a') + 1;
   const ReuseCosts costs{.token_bytes = 1, .segment_bytes = 4, .snapshot_bytes = 2};
   const int64_t budget = *rc::gen::inRange(0, 100);
-  RC_ASSERT(prefix_reuse(trace, budget, Admission::first, costs).hit_tokens <=
-            prefix_reuse(trace, {}, Admission::first, costs).hit_tokens);
-  RC_ASSERT(independent_reuse(trace, budget, Admission::first, costs).hit_tokens <=
-            independent_reuse(trace, {}, Admission::first, costs).hit_tokens);
+  RC_ASSERT(prefix_reuse(trace, budget, TraceAdmission::first, costs).hit_tokens <=
+            prefix_reuse(trace, {}, TraceAdmission::first, costs).hit_tokens);
+  RC_ASSERT(independent_reuse(trace, budget, TraceAdmission::first, costs).hit_tokens <=
+            independent_reuse(trace, {}, TraceAdmission::first, costs).hit_tokens);
 }
 
 TEST(LoadTrace, ReadsItsOwnFormatSortedByTime) {
@@ -168,8 +168,8 @@ TEST(LoadTrace, ReadsMooncakeAndAzure) {
 TEST(Reuse, RefusesMoreBytesThanCanBeCounted) {
   const Trace trace{"test", TraceReuse::independent, {{0, {{0, 1 << 30}, {1, 1 << 30}}, 1}}, 2};
   const ReuseCosts costs{.token_bytes = int64_t{1} << 32};
-  EXPECT_THROW(independent_reuse(trace, {}, Admission::first, costs), Error);
-  EXPECT_EQ(independent_reuse(trace, int64_t{1} << 62, Admission::first, costs).peak_bytes,
+  EXPECT_THROW(independent_reuse(trace, {}, TraceAdmission::first, costs), Error);
+  EXPECT_EQ(independent_reuse(trace, int64_t{1} << 62, TraceAdmission::first, costs).peak_bytes,
             int64_t{1} << 62);
 }
 
@@ -231,13 +231,13 @@ TEST(SharedTraces, AllowTheKnownReuse) {
     return double(reuse.hit_tokens) / double(size_of(trace).input_tokens);
   };
   const Trace ragpulse = load_trace(data + "/traces/ragpulse_trace.jsonl");
-  const double prefix = share(ragpulse, prefix_reuse(ragpulse, {}, Admission::first, {}));
-  const double independent = share(ragpulse, independent_reuse(ragpulse, {}, Admission::first, {}));
+  const double prefix = share(ragpulse, prefix_reuse(ragpulse, {}, TraceAdmission::first, {}));
+  const double independent = share(ragpulse, independent_reuse(ragpulse, {}, TraceAdmission::first, {}));
   EXPECT_EQ(ragpulse.requests.size(), 7106);
   EXPECT_NEAR(prefix, 0.315, 0.0005);
   EXPECT_NEAR(independent, 0.720, 0.0005);
   const Trace mooncake = load_trace(data + "/traces/mooncake_conversation.jsonl");
-  const ReuseShare blocks = prefix_reuse(mooncake, {}, Admission::first, {});
+  const ReuseShare blocks = prefix_reuse(mooncake, {}, TraceAdmission::first, {});
   EXPECT_NEAR(double(blocks.hit_segments) / double(size_of(mooncake).segments), 0.366, 0.0005);
   EXPECT_EQ(load_trace(data + "/traces/azure2023_code.csv").requests.size(), 8819);
   std::cout << "RAGPulse " << prefix << " " << independent << "\n";

@@ -368,8 +368,17 @@ std::vector<Progress> Engine::advance() {
   try {
     std::vector<Progress> progress;
     const auto next = std::find_if(live_.begin(), live_.end(), [](const auto& batch) { return !batch->prefilled(); });
-    if (next != live_.end()) run_table(**next, progress);
-    decode(progress);
+    std::vector<Running*> joining;  // answers that go on in the same forward: it reads the weights once for both
+    if (next != live_.end()) {
+      const auto rows = static_cast<size_t>((*next)->plan.tables[(*next)->next_table].row_count());
+      if (!next_ || !next_->begun) joining = answering();
+      if (rows + joining.size() > static_cast<size_t>(options_.max_rows)) joining.clear();
+      run_table(**next, joining, progress);
+    }
+    if (joining.empty()) decode(progress);
+    for (const auto& batch : live_)
+      for (Running& r : batch->running)
+        if (batch->prefilled() && r.finished()) batch->release(r);
     return progress;
   } catch (...) {
     next_.reset();
@@ -431,8 +440,6 @@ void Engine::end_prefill(Batch& batch) {
   store_builds(batch);
   store_prefixes(batch);
   batch.release_build_states();
-  for (Running& r : batch.running)
-    if (r.finished()) batch.release(r);
 }
 
 Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
@@ -449,7 +456,7 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, con
   }
   batch.plan = plan_prefill(batch.input);
   std::vector<Progress> none;
-  while (!batch.prefilled()) run_table(batch, none);
+  while (!batch.prefilled()) run_table(batch, {}, none);
   if (options_.faults.warm_without_state && segments.size() == 1)
     for (const Build& build : batch.input.builds)
       zero_operator(batch.input.residues[build.residue].op);
@@ -715,10 +722,17 @@ void Engine::store_prefixes(Batch& batch) {
   }
 }
 
-void Engine::run_table(Batch& batch, std::vector<Progress>& progress) {
+// The next forward of a batch's prompts, with a step of the answers that join it.
+void Engine::run_table(Batch& batch, const std::vector<Running*>& joining, std::vector<Progress>& progress) {
   const RunOptions& options = batch.options;
   const size_t t = batch.next_table;
-  const ChainTable& table = batch.plan.tables[t];
+  ChainTable joined;
+  if (!joining.empty()) {
+    joined = decode_table(joining, 0);
+    join(joined, batch.plan.tables[t]);
+    for (Running* r : joining) ++r->position, ++r->own;
+  }
+  const ChainTable& table = joining.empty() ? batch.plan.tables[t] : joined;
   const int64_t n = static_cast<int64_t>(table.logit_rows.size());
   const Buffer logits(model_.backend(), model_.backend().compute_dtype(),
                       {n, model_.spec().vocabulary});
@@ -730,10 +744,12 @@ void Engine::run_table(Batch& batch, std::vector<Progress>& progress) {
   };
   if (options.routes) options.routes->begin(table);
   enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks, options.routes});
-  std::vector<Running*> owners;
-  for (int64_t i = 0; i < n; ++i) {
-    Running& owner = *owners.emplace_back(&batch.running[batch.plan.logit_owners[t][i]]);
-    if (owner.logits) owner.response.logits = to_doubles(model_.backend(), logits.tensor().at(i));
+  std::vector<Running*> owners = joining;
+  for (const int32_t owner : batch.plan.logit_owners[t]) {
+    Running& r = batch.running[owner];
+    const auto row = static_cast<int64_t>(owners.size());
+    if (r.logits) r.response.logits = to_doubles(model_.backend(), logits.tensor().at(row));
+    owners.push_back(&r);
   }
   sample(logits, owners, progress);
   ++batch.next_table;
@@ -778,11 +794,7 @@ void Engine::append(const std::vector<Running*>& rows, const int32_t* tokens, co
 void Engine::decode(std::vector<Progress>& progress) {
   std::unique_ptr<Step> step = std::move(next_);
   if (!step || !step->begun) {
-    std::vector<Running*> active;
-    for (const auto& batch : live_)
-      if (batch->prefilled())
-        for (Running& r : batch->running)
-          if (!r.finished()) active.push_back(&r);
+    const std::vector<Running*> active = answering();
     if (active.empty()) return;
     if (!step || step->rows != active) step = plan_step(active, nullptr);
     begin(*step);
@@ -798,11 +810,26 @@ void Engine::decode(std::vector<Progress>& progress) {
   for (Running* r : rows)
     if (r) ++r->position, ++r->own;
   append(rows, step->tokens, decode_logits_.tensor().rows(0, static_cast<int64_t>(rows.size())), progress);
-  if (std::none_of(rows.begin(), rows.end(), [](const Running* r) { return r && r->finished(); })) return;
-  next_.reset();
+  if (std::any_of(rows.begin(), rows.end(), [](const Running* r) { return r && r->finished(); })) next_.reset();
+}
+
+// Requests whose prompt is through, the oldest first.
+std::vector<Engine::Running*> Engine::answering() const {
+  std::vector<Running*> rows;
   for (const auto& batch : live_)
-    for (Running& r : batch->running)
-      if (batch->prefilled() && r.finished()) batch->release(r);
+    if (batch->prefilled())
+      for (Running& r : batch->running)
+        if (!r.finished()) rows.push_back(&r);
+  return rows;
+}
+
+// The step `ahead` steps after the next one of these requests. Its tokens are the last ones that are known.
+ChainTable Engine::decode_table(const std::vector<Running*>& rows, int32_t ahead) const {
+  std::vector<DecodeRow> table;
+  for (const Running* r : rows)
+    table.push_back(
+        {r->response.tokens.back(), r->position + ahead, r->state, r->own + ahead, &r->pages, &r->residues});
+  return plan_decode(table, options_.pools.page_size);
 }
 
 // The next step of these requests; after `before`, which has the same rows, is under way and leaves their tokens on the
@@ -824,17 +851,11 @@ std::unique_ptr<Engine::Step> Engine::plan_step(const std::vector<Running*>& row
   auto step = std::make_unique<Step>();
   step->rows = rows;
   step->tokens = host_tokens_.get() + (before && before->tokens == host_tokens_.get() ? most : 0);
-  std::vector<DecodeRow> table;
-  Tokens known;
-  for (const Running* r : rows) {
-    known.push_back(r->response.tokens.back());
-    table.push_back({known.back(), r->position + ahead, r->state, r->own + ahead, &r->pages, &r->residues});
-  }
-  step->table = plan_decode(table, options_.pools.page_size);
+  step->table = decode_table(rows, ahead);
   check_table(pools_, step->table);
   step->inputs = backend.begin(step->table);
   step->inputs.tokens = decode_tokens_.tensor().rows(0, n);
-  if (!before) backend.upload(step->inputs.tokens, known.data());
+  if (!before) backend.upload(step->inputs.tokens, step->table.tokens.data());
   if (!greedy(rows)) decode_draws_->upload(backend, rows, ahead + 1);
   return step;
 }

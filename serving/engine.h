@@ -114,8 +114,9 @@ class Engine {
   // The same step by step. submit plans the requests together and takes what they need of the pools; steps then run
   // them beside those that came before. In their order. Errors as above; nothing has been submitted then.
   std::vector<Submitted> submit(const std::vector<Request>& requests, const Mode& mode);
-  // One forward of the oldest prompts that are not through yet, then one token of every request whose prompt is. What
-  // throws ends all that was submitted; the engine is as good as new then.
+  // One forward of the oldest prompts that are not through yet, and one token of every request whose prompt is, by the
+  // same forward where it has room for their rows. What throws ends all that was submitted; the engine is as good as
+  // new then.
   std::vector<Progress> step();
   // Ends a request before its last token; one that has ended already is none.
   void cancel(uint64_t ticket);
@@ -166,7 +167,7 @@ class Engine {
   void plan_saves(Running& running, PlanRequest& plan);
   int32_t take(Slots& slots);
   std::vector<int32_t> take(Slots& slots, int64_t count);
-  void run_table(Batch& batch, std::vector<Progress>& progress);
+  void run_table(Batch& batch, const std::vector<Running*>& joining, std::vector<Progress>& progress);
   void end_prefill(Batch& batch);
   void store_builds(Batch& batch);
   void store_prefixes(Batch& batch);
@@ -174,6 +175,8 @@ class Engine {
   void append(const std::vector<Running*>& rows, const int32_t* tokens, const Tensor& logits,
               std::vector<Progress>& progress);
   void decode(std::vector<Progress>& progress);
+  std::vector<Running*> answering() const;
+  ChainTable decode_table(const std::vector<Running*>& rows, int32_t ahead) const;
   std::unique_ptr<Step> plan_step(const std::vector<Running*>& rows, const Step* before);
   void begin(Step& step);
 

@@ -120,6 +120,33 @@ TEST(EngineSteps, WhatAPromptLeavesIsThereBeforeItsAnswerEnds) {
   f.engine.check_integrity();
 }
 
+TEST(EngineSteps, AnswersGoOnInTheForwardOfAPrompt) {
+  const Mode mode = mode_named("transition_rope_seam");
+  Request first = request(0), second = request(4);
+  first.max_tokens = second.max_tokens = 9;
+  first.stop = {-1};                     // so that no step of it is under way when the prompt comes
+  constexpr int kFull = 19 + 2 * 8 + 7;  // what the second prompt computes: a segment, seams, its question
+  for (const int max_rows : {kFull, kFull - 9, 8192}) {
+    Fixture f({.max_rows = max_rows}), alone;
+    const uint64_t ticket = f.engine.submit({first}, mode)[0].ticket;
+    while (f.engine.prefilling()) f.engine.step();
+    f.engine.submit({second}, mode);
+    Tokens got[2];
+    bool joined = false;
+    while (!f.engine.idle()) {
+      const bool prompt = f.engine.prefilling();
+      const std::vector<Progress> progress = f.engine.step();
+      for (const Progress& one : progress) got[one.ticket != ticket].push_back(one.token);
+      joined = joined || (prompt && progress.size() == 2);  // else the second has two tokens of its first step
+    }
+    EXPECT_EQ(joined, max_rows != kFull);
+    const Tokens expected = alone.engine.run({first}, mode).responses[0].tokens;
+    EXPECT_TRUE(std::equal(got[0].rbegin(), got[0].rend(), expected.rbegin()));
+    EXPECT_EQ(got[1], alone.engine.run({second}, mode).responses[0].tokens);
+    f.engine.check_integrity();
+  }
+}
+
 TEST(EngineSteps, EqualMissesOfASubmissionAreComputedOnce) {
   Fixture f;
   const Mode mode = mode_named("transition_rope_seam");

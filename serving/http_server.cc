@@ -1,7 +1,7 @@
 #include "serving/http_server.h"
 
 #include <openssl/crypto.h>
-#include <sys/socket.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -66,17 +66,39 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 };
 
 struct Connection {
+  enum class State { idle, arriving, answering, leaving };  // between requests; one comes; has come; is closed
+
   explicit Connection(tcp::socket socket) : stream(std::move(socket)) {}
   beast::tcp_stream stream;
-  std::atomic<bool> busy = false;  // with a request
-  bool streaming = false;          // an answer has begun that cannot be taken back
+  std::atomic<State> state = State::idle;
+  std::atomic<Steady::time_point> since = Steady::now();
+  bool streaming = false;  // an answer has begun that cannot be taken back
 };
 
+// Also where bytes of it are still unread.
 bool peer_is_gone(beast::tcp_stream& stream) {
-  char byte;
-  const ssize_t n = recv(stream.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  pollfd socket{stream.socket().native_handle(), POLLRDHUP, 0};
+  return poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
+
+// A share of what requests may take of memory before they are answered.
+class Share {
+ public:
+  // Nothing where `total` would be exceeded.
+  Share(std::atomic<int64_t>& taken, int64_t bytes, int64_t total) : taken_(taken), bytes_(bytes) {
+    if (taken_.fetch_add(bytes_) + bytes_ > total) taken_ -= std::exchange(bytes_, -1);
+  }
+  ~Share() {
+    if (*this) taken_ -= bytes_;
+  }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  explicit operator bool() const { return bytes_ >= 0; }
+
+ private:
+  std::atomic<int64_t>& taken_;
+  int64_t bytes_;
+};
 
 std::string new_id(const char* prefix) {
   thread_local std::mt19937_64 random{std::random_device{}()};
@@ -93,6 +115,9 @@ uint64_t new_seed() {
 }  // namespace
 
 struct HttpServer::Impl {
+  static constexpr int64_t kToldSo = 256;  // connections above the bound that are told so; others are just closed
+  static constexpr size_t kReadAhead = 1 << 16;
+
   Impl(Scheduler& scheduler, Metrics& metrics, ServerOptions given)
       : scheduler(scheduler), metrics(metrics), options(std::move(given)), acceptor(asio::make_strand(io)) {
     Failure failure;
@@ -128,7 +153,7 @@ struct HttpServer::Impl {
     std::unique_lock lock(mutex);
     for (const auto& connection : connections)
       asio::post(connection->stream.get_executor(), [connection] {
-        if (!connection->busy) connection->stream.close();
+        if (connection->state == Connection::State::idle) connection->stream.close();
       });
     return left.wait_for(lock, grace, [this] { return connections.empty(); });
   }
@@ -149,19 +174,38 @@ struct HttpServer::Impl {
       bool full = false;
       {
         const std::scoped_lock lock(mutex);
-        full = static_cast<int64_t>(connections.size()) >= options.max_connections;
+        const auto open = static_cast<int64_t>(connections.size());
+        if (open >= options.max_connections + kToldSo) continue;
+        full = open >= options.max_connections && !make_room();
         connections.push_back(connection);
       }
       asio::co_spawn(connection->stream.get_executor(), serve(connection, full), asio::detached);
     }
   }
 
+  // Closes the connection that has waited longest for a request, or for the rest of one, so that clients that only hold
+  // theirs keep nobody out. False: all are being answered. Under the mutex.
+  bool make_room() {
+    using State = Connection::State;
+    std::shared_ptr<Connection> longest;
+    for (const auto& connection : connections) {
+      const State state = connection->state;
+      if ((state == State::idle || state == State::arriving) &&
+          (!longest || connection->since.load() < longest->since.load()))
+        longest = connection;
+    }
+    if (!longest) return false;
+    State seen = longest->state;
+    if (seen == State::answering || !longest->state.compare_exchange_strong(seen, State::leaving)) return false;
+    asio::post(longest->stream.get_executor(), [longest] { longest->stream.close(); });
+    return true;
+  }
+
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection, bool full) {
     try {
       if (full) {
-        HttpResponse busy = error_response(ApiError(503, "too many connections; try again later"));
-        co_await send(*connection, busy);
-        co_await linger(*connection);
+        connection->state = Connection::State::leaving;
+        co_await refuse(*connection, ApiError(503, "too many connections; try again later"));
       } else {
         co_await serve_requests(*connection);
       }
@@ -176,7 +220,9 @@ struct HttpServer::Impl {
   }
 
   asio::awaitable<void> serve_requests(Connection& connection) {
-    beast::flat_buffer buffer;
+    using State = Connection::State;
+    // Of what is read ahead; bodies are not in it, so it bounds what stands around them, such as chunks' extensions.
+    beast::flat_buffer buffer(static_cast<size_t>(options.max_header_bytes) + kReadAhead);
     for (bool keep = true; keep && !draining;) {
       http::request_parser<http::string_body> parser;
       parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
@@ -191,10 +237,19 @@ struct HttpServer::Impl {
         if (failure) co_return;
         buffer.commit(n);
       }
-      connection.busy = true;
+      State before = State::idle;
+      if (!connection.state.compare_exchange_strong(before, State::arriving)) co_return;  // makes room for another
+      connection.since = Steady::now();
       connection.stream.expires_after(options.io_timeout);
       co_await http::async_read_header(connection.stream, buffer, parser,
                                        asio::redirect_error(asio::use_awaitable, failure));
+      const auto length = failure ? boost::optional<uint64_t>(0) : parser.content_length();
+      const int64_t most = length ? static_cast<int64_t>(*length) : parser.chunked() ? options.max_body_bytes : 0;
+      const Share share(body_bytes, most, options.max_bodies_bytes);
+      if (!share) {
+        co_await refuse(connection, ApiError(503, "too many large requests at once; try again later"));
+        co_return;
+      }
       if (!failure && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
         http::response<http::empty_body> go_on(http::status::continue_, 11);
         co_await http::async_write(connection.stream, go_on, asio::redirect_error(asio::use_awaitable, failure));
@@ -204,17 +259,24 @@ struct HttpServer::Impl {
                                   asio::redirect_error(asio::use_awaitable, failure));
       if (failure) {
         const std::optional<ApiError> error = of_read(failure);
-        if (!error) co_return;
-        HttpResponse refusal = error_response(*error);
-        refusal.keep_alive(false);
-        co_await send(connection, refusal);
-        co_await linger(connection);
+        if (error) co_await refuse(connection, *error);
         co_return;
       }
+      before = State::arriving;
+      if (!connection.state.compare_exchange_strong(before, State::answering)) co_return;
       const HttpRequest request = parser.release();
       keep = co_await answer(connection, request);
-      connection.busy = false;
+      connection.since = Steady::now();
+      connection.state = State::idle;
     }
+  }
+
+  // The last answer on this connection.
+  asio::awaitable<void> refuse(Connection& connection, const ApiError& error) {
+    HttpResponse refusal = error_response(error);
+    refusal.keep_alive(false);
+    co_await send(connection, refusal);
+    co_await linger(connection);
   }
 
   std::optional<ApiError> of_read(const Failure& failure) const {
@@ -296,6 +358,7 @@ struct HttpServer::Impl {
     if (error) response = error_response(*error);
     response->version(request.version());
     response->keep_alive(keep);
+    if (request.method() == http::verb::head) response->body().clear();  // its length stays
     co_await send(connection, *response);
     co_return keep;
   }
@@ -303,7 +366,9 @@ struct HttpServer::Impl {
   void check(const HttpRequest& request, http::verb verb, bool guarded) const {
     if (guarded && !authorised(request))
       throw ApiError(401, "the API key is missing or wrong; send it as Authorization: Bearer KEY");
-    if (request.method() != verb) throw ApiError(405, str("the method must be ", std::string(http::to_string(verb))));
+    const bool head = verb == http::verb::get && request.method() == http::verb::head;
+    if (request.method() != verb && !head)
+      throw ApiError(405, str("the method must be ", std::string(http::to_string(verb))));
   }
 
   HttpResponse simple(const HttpRequest& request, const std::string& path) {
@@ -608,6 +673,7 @@ struct HttpServer::Impl {
   std::mutex mutex;  // of what follows
   std::condition_variable left;
   std::list<std::shared_ptr<Connection>> connections;
+  std::atomic<int64_t> body_bytes = 0;  // of requests that arrive or are being answered
   std::vector<std::thread> threads;
 };
 

@@ -25,6 +25,7 @@ struct ServerOptions {
   int32_t vocabulary = 0, max_positions = 0;
   int64_t max_new_tokens = 4096;  // of an answer; a client may not ask for more
   int64_t max_body_bytes = int64_t{16} << 20;
+  int64_t max_bodies_bytes = int64_t{1} << 30;  // of all requests that arrive or are being answered
   int64_t max_header_bytes = int64_t{16} << 10;
   int64_t max_connections = 1024;
   std::chrono::milliseconds io_timeout{30'000};    // for a whole request to arrive, for a part of an answer to leave

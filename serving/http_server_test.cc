@@ -93,6 +93,12 @@ class Client {
     }
     return reply;
   }
+  // All bytes up to and with the text, or to the end.
+  std::string read_until(const std::string& text) {
+    while (bytes_.find(text) == bytes_.npos && more()) {
+    }
+    return std::exchange(bytes_, {});
+  }
   Reply ask(const std::string& method, const std::string& path, const std::string& body = {},
             const std::string& header = {}) {
     send_raw(method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + header +
@@ -466,14 +472,100 @@ TEST(Server, OverloadIsTurnedAway) {
   EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);
 }
 
+std::string post(const std::string& body) {
+  return "POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
 TEST(Server, ConnectionsAreBounded) {
   Given given;
   given.server.max_connections = 2;
   Server server(given);
   Client one(server.http->port()), two(server.http->port());
-  EXPECT_EQ(one.ask("GET", "/livez").status, 200);
-  EXPECT_EQ(two.ask("GET", "/livez").status, 200);
+  for (Client* client : {&one, &two}) client->send_raw(post(request(prompt(0), 2000).dump()));
+  while (server.scheduler->load().running < 2) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(Client(server.http->port()).ask("GET", "/livez").status, 503);
+}
+
+TEST(Server, WhoOnlyHoldsAConnectionMakesRoom) {
+  Given given;
+  given.server.max_connections = 2;
+  Server server(given);
+  Client idle(server.http->port()), slow(server.http->port());
+  EXPECT_EQ(idle.ask("GET", "/livez").status, 200);
+  EXPECT_EQ(slow.ask("GET", "/livez").status, 200);
+  slow.send_raw("GET /livez HTTP/1.1\r\nHost: ");
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Client(server.http->port()).ask("GET", "/livez").status, 200);
+  EXPECT_EQ(idle.read().status, 0);
+  EXPECT_EQ(slow.read().status, 0);
+}
+
+TEST(Server, MemoryOfRequestsIsBounded) {
+  Given given;
+  given.server.max_body_bytes = 1000;
+  given.server.max_bodies_bytes = 1500;
+  Server server(given);
+  const std::string body = request({{1, 2, 3}}, 2).dump();
+  const std::string full = body + std::string(900 - body.size(), ' ');
+  Client first(server.http->port());
+  const std::string message = post(full);
+  first.send_raw(message.substr(0, message.size() - 1));
+  for (;;) {  // until the server has seen it
+    const Reply reply = Client(server.http->port()).ask("POST", "/v1/completions", full);
+    if (reply.status == 503) break;
+    EXPECT_EQ(reply.status, 200);
+  }
+  EXPECT_EQ(server.ask("GET", "/livez").status, 200);
+  Client chunked(server.http->port());
+  chunked.send_raw("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  EXPECT_EQ(chunked.read().status, 503);
+  first.send_raw(" ");
+  EXPECT_EQ(first.read().status, 200);
+  EXPECT_EQ(Client(server.http->port()).ask("POST", "/v1/completions", full).status, 200);
+}
+
+// What stands around a body is no part of its bound.
+TEST(Server, EndlessFramesEnd) {
+  Server server;
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", much(1 << 20, 'a');
+  for (const std::string& frame : {"5;" + much, "2\r\n{}\r\n0\r\nX: " + much}) {
+    Client client(server.http->port());
+    client.send_raw(head + frame);
+    const int status = client.read().status;
+    EXPECT_TRUE(status == 400 || status == 431) << status;
+  }
+  Client client(server.http->port());
+  std::string lines;
+  for (int i = 0; i < 100'000; ++i) lines += "X: a\r\n";
+  client.send_raw("GET /livez HTTP/1.1\r\n" + lines);
+  EXPECT_EQ(client.read().status, 431);
+}
+
+TEST(Server, HeadHasNoBody) {
+  Server server;
+  Client client(server.http->port());
+  for (const auto& [path, status] : {std::pair("/health", "200"), {"/v1/completions", "405"}}) {
+    client.send_raw(str("HEAD ", path, " HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n"));
+    const std::string all = client.read_until("alive");
+    EXPECT_EQ(all.find("HTTP/1.1 " + std::string(status)), 0u) << all;
+    EXPECT_EQ(all.find("HTTP/1.1 200 OK", 9), all.find("\r\n\r\n") + 4) << all;
+  }
+}
+
+// Bytes that no text has come through JSON and back.
+TEST(Server, BytesThatAreNoTextAreSaidToBe) {
+  Server server;
+  const auto status = [&](const std::string& bytes) {
+    Client client(server.http->port());
+    client.send_raw(bytes);
+    const Reply reply = client.read();
+    EXPECT_NO_THROW(reply.parsed()) << reply.body;
+    return reply.status;
+  };
+  EXPECT_EQ(status(post("{\"prompt\": \"\xff\xfe\"}")), 400);
+  EXPECT_EQ(status(post("{\"prompt\": \"\\ud800\"}")), 400);
+  EXPECT_EQ(status(post("{\"model\": \"" + std::string(199, 'a') + "\xc3\xa9\", \"prompt\": \"a\"}")),
+            404);  // cut in two
+  EXPECT_EQ(status("GET /\xff" + std::string(97, 'a') + "\xc3\xa9 HTTP/1.1\r\n\r\n"), 404);
 }
 
 TEST(Server, TimeIsBounded) {
@@ -489,12 +581,11 @@ TEST(Server, TimeIsBounded) {
 
 TEST(Server, ClientsThatLeaveAreForgotten) {
   Server server;
-  {
+  for (const bool stream : {true, false}) {
     Client client(server.http->port());
-    const std::string body = request(prompt(0), 3000, true).dump();
-    client.send_raw("POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-                    body);
+    client.send_raw(post(request(prompt(0), 3000, stream).dump()));
     while (server.scheduler->load().running == 0) std::this_thread::sleep_for(1ms);
+    client.send_raw("GET /");  // what is not read yet hides no end
   }
   while (server.scheduler->load().running > 0) std::this_thread::sleep_for(1ms);  // or the test runs out of time
   EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);

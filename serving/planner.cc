@@ -321,4 +321,34 @@ ChainTable plan_decode(const std::vector<DecodeRow>& rows, int32_t page_size) {
   return std::move(tables[0]);
 }
 
+void join(ChainTable& table, const ChainTable& more) {
+  HYPIC_CHECK(table.page_size == more.page_size && (table.chains.empty() || table.chains.back().level == 0));
+  const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
+  const int32_t rows = table.row_count(), chains = size(table.chains), items = size(table.items),
+                residues = size(table.residues), pages = size(table.pages);
+  const auto behind = [](auto& to, auto from, const auto& move) {
+    for (auto& element : from) move(element);
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  behind(table.chains, more.chains, [&](Chain& chain) {
+    for (int32_t* item : {&chain.item_begin, &chain.item_end}) *item += items;
+    for (int32_t* row : {&chain.row_begin, &chain.row_end}) *row += rows;
+    for (int32_t* residue : {&chain.residue_begin, &chain.residue_end}) *residue += residues;
+    chain.page_begin += pages;
+  });
+  behind(table.items, more.items, [&](ChainItem& item) {
+    if (item.kind != ChainItem::Kind::step) return;
+    item.begin += rows;
+    item.end += rows;
+  });
+  behind(table.residues, more.residues, [&](ResidueRef& residue) { residue.page_begin += pages; });
+  behind(table.chain_of, more.chain_of, [&](int32_t& chain) { chain += chains; });
+  behind(table.logit_rows, more.logit_rows, [&](int32_t& row) { row += rows; });
+  const auto same = [](const auto&) {};
+  behind(table.pages, more.pages, same);
+  behind(table.tokens, more.tokens, same);
+  behind(table.positions, more.positions, same);
+  behind(table.labels, more.labels, same);
+}
+
 }  // namespace hypic

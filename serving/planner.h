@@ -127,4 +127,8 @@ struct DecodeRow {
 
 ChainTable plan_decode(const std::vector<DecodeRow>& rows, int32_t page_size);
 
+// Makes one forward of two whose chains have nothing to do with each other: `more` behind `table`, whose chains are of
+// level 0, with the rows, items, pages and residues of each in their order.
+void join(ChainTable& table, const ChainTable& more);
+
 }  // namespace hypic

@@ -88,6 +88,26 @@ expect 2 "is no IP address" serve --host nowhere
 expect 2 'unknown chat template "llama"; known: chatml' serve --chat-template llama
 expect 2 "--port" serve --port 70000
 expect_of timeout 0 "draining" --preserve-status -s TERM 3 "$hypic" serve --port 0
+expect 2 "unknown model" serve --model random:none
+expect 2 "lower pages: fewer tokens" serve --tokens 2000000000
+expect 2 "load: give either the URL of a server or --mock" load
+expect 2 "load: give either the URL of a server or --mock" load http://127.0.0.1:9 --mock
+expect 2 "--url: " load ftp://127.0.0.1 --out "$out/load"
+expect 2 "--arrivals: " load --mock --arrivals uniform --out "$out/load"
+expect 2 "--rate: must be" load --mock --rate 0 --out "$out/load"
+expect 2 "--slo: " load --mock --slo ttft=5 --out "$out/load"
+expect 2 "--slo: a search needs one" load --mock --search --out "$out/load"
+expect 2 "--verify-requests: 5 can never show" load --mock --search --slo ttft:100 --verify-requests 5 --out "$out/load"
+expect 2 "--trace: none.jsonl: no such file" load --mock --trace none.jsonl --out "$out/load"
+expect 1 "no request was answered" load http://127.0.0.1:9 --requests 3 --warmup 0 --out "$out/load"
+few="--requests 40 --rate 200 --mock-ttft-ms 1 --lag-bound-ms 10000 --quiet"
+expect 0 "MEASURED: report in" load --mock $few --out "$out/load"
+[ -s "$out/load/summary.json" ] && [ "$(wc -l <"$out/load/items.jsonl")" -ge 40 ] ||
+  { echo "load left no summary.json or items.jsonl" >&2; status=1; }
+expect 0 "PASS: report in" load --mock $few --slo ttft:5000 --out "$out/load2"
+expect 1 "FAIL" load --mock $few --slo ttft:0.001 --out "$out/load3"
+expect 3 "the cache is not as declared" load --mock $few --cached-share 0.5,1 --out "$out/load4"
+expect 0 "SKIP" run suites/qps.json --backend cpu --out "$out/qps"
 kimi=models/testdata/transformers/kimi_linear
 expect 0 "PASS: report in" validate $kimi --logits $kimi/golden.safetensors --out "$out/v"
 expect 2 "no such folder; a model is" validate "$out/none"

@@ -26,7 +26,8 @@ template <class Type>
 void add(CLI::App& command, const std::shared_ptr<Options>& options, const std::string& name, const std::string& help) {
   std::string key = name.substr(2);
   std::replace(key.begin(), key.end(), '-', '_');
-  command.add_option_function<Type>(name, [options, key](const Type& value) { options->parameters[key] = value; }, help);
+  command.add_option_function<Type>(
+      name, [options, key](const Type& value) { options->parameters[key] = value; }, help);
 }
 
 Suite suite_of(const Options& options) {
@@ -139,7 +140,8 @@ void add_load(CLI::App& app, int& status, const std::string& command_line) {
     RunSettings& settings = options->settings;
     if (settings.out.empty()) settings.out = "out/load";
     const Suite suite = suite_of(*options);
-    status = run_and_show("load", [&] { return suite; }, settings, "", 1);
+    status = run_and_show(
+        "load", [&] { return suite; }, settings, "", 1);
     const Report report = read_report(settings.out + "/report.json");
     write_summary(report, suite.cases[0], settings.out + "/summary.json");
     for (const Result& result : report.results)

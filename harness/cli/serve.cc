@@ -12,6 +12,7 @@
 #include "harness/backends.h"
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
+#include "harness/descriptors.h"
 #include "harness/model_choice.h"
 #include "models/end_tokens.h"
 #include "serving/http_server.h"
@@ -61,6 +62,8 @@ int serve(Options& options) {
   const sigset_t signals = block_signals();
   signal(SIGPIPE, SIG_IGN);
   ServerOptions& server = options.server;
+  constexpr int64_t kOtherFiles = 512;
+  server.max_connections = std::max<int64_t>(raise_descriptors(server.max_connections + kOtherFiles) - kOtherFiles, 16);
   const std::string path = model_path(options.model);
   const ModelSpec spec = spec_of(path);
   options.scheduler.mode = mode_named(options.mode);

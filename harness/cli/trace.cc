@@ -131,7 +131,7 @@ void add_trace(CLI::App& app, int&) {
   command->callback([options] {
     const Trace trace = load_trace(options->path, options->token_lengths);
     const TraceSize size = size_of(trace);
-    const auto admission = options->admission == "first" ? Admission::first : Admission::second;
+    const auto admission = options->admission == "first" ? TraceAdmission::first : TraceAdmission::second;
     std::vector<Row> rows{{}};
     for (const double gib : options->budgets) rows.push_back({gib, {}, {}});
     for (Row& row : rows) {

@@ -2,20 +2,25 @@
 #include <cmath>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include "core/check.h"
+#include "harness/assets.h"
+#include "harness/descriptors.h"
 #include "harness/driver.h"
 #include "harness/load/client.h"
 #include "harness/load/mock_server.h"
+#include "harness/load/own_server.h"
 #include "harness/load/prompts.h"
 #include "harness/load/schedule.h"
 #include "harness/load/search.h"
 #include "harness/load/summary.h"
 #include "harness/measure/bootstrap.h"
+#include "harness/model_choice.h"
 #include "reports/text.h"
 
 namespace hypic {
@@ -28,9 +33,20 @@ enum class Cache { any, cold, primed };
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr auto kLook = std::chrono::milliseconds(100);  // between looks at a run
 constexpr int64_t kPrimingAtOnce = 4;
+constexpr int64_t kDescriptors = 1 << 16;
+constexpr double kGib = double(int64_t{1} << 30);
+
+// A server of this process, one mode after another.
+struct Own {
+  ModelChoice choice;
+  std::vector<Mode> modes;
+  OwnServerOptions server;  // but for the mode
+};
 
 struct Settings {
-  std::string url;  // "mock", or an address
+  std::string url;         // "mock", "serve", or an address
+  std::optional<Own> own;  // "serve"
+  std::string missing;     // why nothing can run here
   std::string path, flush;
   MockOptions mock;
   BodyOptions body;
@@ -67,15 +83,50 @@ auto at(const std::string& where, const char* key, const Read& read) {
   }
 }
 
-Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
+// A trace by its path, in the folder of the project, or in that of --data; empty: there is none.
+std::string find_trace(const std::string& name, const std::string& data) {
+  for (const std::string& path : {asset(name), data + "/" + name})
+    if (std::filesystem::exists(path)) return path;
+  return "";
+}
+
+// Of the prompts of the trace that the case sends.
+void describe_prompts(const Settings& s, int64_t most, OwnServerOptions& server) {
+  int64_t tokens = 0, segments = 0;
+  for (int64_t i = s.trace_first - s.trace_prime; i < s.trace_first + most; ++i) {
+    const TraceRequest& request = s.trace->requests[i];
+    int64_t prompt = 0;
+    for (const TraceSegment& segment : request.segments) prompt += segment.tokens;
+    const int64_t answer = s.output_tokens > 0 ? s.output_tokens : std::max<int64_t>(1, request.output_tokens);
+    server.longest = std::max(server.longest, prompt + answer);
+    const auto count = static_cast<int64_t>(request.segments.size()) - 1;
+    server.most_segments = std::max(server.most_segments, count);
+    for (int64_t j = 0; j < count; ++j) tokens += request.segments[j].tokens;
+    segments += std::max<int64_t>(count, 0);
+  }
+  server.segment_tokens = static_cast<double>(tokens) / static_cast<double>(std::max<int64_t>(segments, 1));
+}
+
+Settings read_settings(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters p(suite_case.parameters, where + ".parameters");
   Settings s;
   s.url = p.text("url", "mock");
+  if (s.url == "serve") {
+    Own& own = s.own.emplace();
+    own.choice = read_model_choice(p, context);
+    for (const std::string& mode : p.texts("modes", {"full", "prefix", "transition_rope_seam"}))
+      own.modes.push_back(at(where, "modes", [&] { return mode_named(mode); }));
+    own.server.cache_bytes = static_cast<int64_t>(p.number("cache_gib", 1, 1e-6, 1e6) * kGib);
+    own.server.host_bytes = static_cast<int64_t>(p.number("host_gib", 0, 0, 1e6) * kGib);
+    own.server.at_once = p.integer("at_once", 16, 1, 1 << 16);
+    own.server.chunk = static_cast<int32_t>(p.integer("chunk", 8192, 1, 1 << 20));
+  }
   const std::string api = p.text("api", "openai");
   require(api == "openai" || api == "generate", where, ".parameters.api: must be openai or generate, is \"", api, "\"");
   s.body.api = api == "openai" ? Api::openai : Api::generate;
   s.path = api == "openai" ? "/v1/completions" : "/generate";
-  if (s.url != "mock") {
+  require(!s.own || api == "openai", where, ".parameters.api: hypic's server has openai's alone");
+  if (s.url != "mock" && !s.own) {
     const Url url = at(where, "url", [&] { return parse_url(s.url); });
     if (!url.path.empty()) s.path = url.path;
   }
@@ -94,11 +145,16 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
   s.body.seed = s.shape.seed = s.pattern.seed = s.mock.seed = seed;
   s.body.model = p.text("served_model", "");
   s.body.separator = s.mock.separator = p.text("separator", "\n\n");
-  const std::string prompts = p.text("prompts", "text");
-  require(prompts == "text" || prompts == "ids", where, ".parameters.prompts: must be text or ids, is \"", prompts,
-          "\"");
-  s.body.ids = prompts == "ids";
-  s.body.vocabulary = static_cast<int32_t>(p.integer("vocabulary", 32000, 512, 1 << 30));
+  const std::string prompts = p.text("prompts", s.own ? "segments" : "text");
+  require(prompts == "text" || prompts == "ids" || prompts == "segments", where,
+          ".parameters.prompts: must be text, ids or segments, is \"", prompts, "\"");
+  require(!s.own || prompts == "segments", where, ".parameters.prompts: hypic's server is asked by segments");
+  require(prompts != "segments" || s.body.api == Api::openai, where, ".parameters.prompts: segments need api openai");
+  s.body.form = prompts == "text" ? Form::text : prompts == "ids" ? Form::ids : Form::segments;
+  if (s.own)
+    s.body.vocabulary = at(where, "model", [&] { return spec_of(model_path(s.own->choice.model)).vocabulary; });
+  else
+    s.body.vocabulary = static_cast<int32_t>(p.integer("vocabulary", 32000, 512, 1 << 30));
   s.shape.segments = p.integer("segments", 4, 0, 4096);
   s.shape.tokens = p.integer("tokens", 512, 1, 1 << 20);
   s.shape.question = p.integer("question", 64, 1, 1 << 20);
@@ -126,14 +182,25 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
   s.trace_first = p.integer("trace_first", 0, 0, int64_t{1} << 40);
   s.trace_prime = p.integer("trace_prime", s.trace_first, 0, s.trace_first);
   const int64_t most = s.search ? std::max(s.requests, verify) : s.requests;
-  if (!trace.empty()) {
-    s.trace = std::make_shared<const Trace>(load_trace(trace, lengths));
+  const std::string found = find_trace(trace, context.data);
+  if (!trace.empty() && found.empty()) {
+    require(s.own.has_value(), where, ".parameters.trace: ", trace, ": no such file");
+    s.missing = str("no trace ", trace, " here; --data names its folder");
+  } else if (!trace.empty()) {
+    if (context.data_used && found != asset(trace)) *context.data_used = true;
+    s.trace = std::make_shared<const Trace>(load_trace(found, lengths));
     const int64_t have = static_cast<int64_t>(s.trace->requests.size()) - s.trace_first;
     require(have >= most, where, ".parameters.requests: ", most, " from request ", s.trace_first, " on, but the trace ",
             "holds ", s.trace->requests.size());
     require(s.cache != Cache::primed || s.trace_prime > 0, where,
             ".parameters.trace_first: a primed cache needs requests before the measured ones");
+    if (s.own) {
+      describe_prompts(s, most, s.own->server);
+      require(s.trace->reuse == TraceReuse::independent, where, ".parameters.trace: ", trace,
+              " does not tell segments apart, so hypic's server cannot be asked by it");
+    }
   } else {
+    require(!s.own, where, ".parameters.trace: hypic's server is measured on a trace");
     require(!s.trace_times, where, ".parameters.arrivals: trace needs a trace");
     require(s.cache != Cache::primed || s.shape.pool > 0, where,
             ".parameters.pool: a primed cache needs a pool of passages that come again");
@@ -145,7 +212,7 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
   else
     require(share == std::vector<double>{-1}, where, ".parameters.cached_share: must be [least, most]");
   if (!s.cached_share && s.cache == Cache::cold && !s.trace && s.shape.pool == 0) s.cached_share = Interval{0, 0.02};
-  if (!s.cached_share && s.cache == Cache::primed) s.cached_share = Interval{0.01, 1};
+  if (!s.cached_share && s.cache == Cache::primed && !s.own) s.cached_share = Interval{0.01, 1};
 
   const std::vector<std::string> slo = p.texts("slo", {"none"});
   if (slo != std::vector<std::string>{"none"}) s.slo = at(where, "slo", [&] { return parse_slo(slo); });
@@ -166,7 +233,7 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where) {
   s.searching.highest = p.number("highest_rate", 1e5, 1e-3, 1e6);
   if (s.search) {
     require(s.slo.any(), where, ".parameters.slo: a search needs one");
-    s.searching.start = s.pattern.rate > 0 ? s.pattern.rate : natural_rate(s, s.requests);
+    s.searching.start = s.pattern.rate > 0 ? s.pattern.rate : s.trace ? natural_rate(s, s.requests) : 1;
     s.searching.start = std::clamp(s.searching.start, s.searching.lowest, s.searching.highest);
     const double each = 1 - (1 - s.confidence) / s.searching.verifications;
     require(misses_to_pass(verify, s.allowed, each) >= 0, where, ".parameters.verify_requests: ", verify,
@@ -205,10 +272,12 @@ struct Phase {
 
 class Session {
  public:
-  Session(const Settings& settings, const std::string& name, ItemLog* items)
-      : s_(settings), name_(name), items_(items) {
+  // `url`: where, if not as the settings say; `mode`: for the log of requests.
+  Session(const Settings& settings, const std::string& name, ItemLog* items, const std::string& url = "",
+          const std::string& mode = "")
+      : s_(settings), name_(name), mode_(mode), items_(items) {
     if (s_.url == "mock") mock_ = std::make_unique<MockServer>(s_.mock);
-    client_.url = parse_url(mock_ ? mock_->url() : s_.url);
+    client_.url = parse_url(mock_ ? mock_->url() : url.empty() ? s_.url : url);
     client_.url.path = s_.path;
     client_.api = s_.body.api;
     client_.timeout = s_.timeout;
@@ -231,7 +300,8 @@ class Session {
     }
     if (s_.cache == Cache::primed) {
       const std::vector<Prompt> prompts =
-          s_.trace ? make_prompts(*s_.trace, s_.trace_first - s_.trace_prime, s_.trace_prime, 1) : pool_prompts(s_.shape);
+          s_.trace ? make_prompts(*s_.trace, s_.trace_first - s_.trace_prime, s_.trace_prime, 1)
+                   : pool_prompts(s_.shape);
       closed_loop(prompts, "priming", say);
     }
     std::vector<double> times;
@@ -321,10 +391,10 @@ class Session {
     if (!s_.cached_share || sum.cache_known == 0) return;
     const double share = sum.cached_share();
     if (share < s_.cached_share->low || share > s_.cached_share->high)
-      phase.invalid = str("the cache is not as declared: the server says that ", format_number(100 * share),
-                          " % of the prompt tokens were cached, expected are ",
-                          format_number(100 * s_.cached_share->low), " to ",
-                          format_number(100 * s_.cached_share->high), " %");
+      phase.invalid =
+          str("the cache is not as declared: the server says that ", format_number(100 * share),
+              " % of the prompt tokens were cached, expected are ", format_number(100 * s_.cached_share->low), " to ",
+              format_number(100 * s_.cached_share->high), " %");
   }
 
   // run_load in a thread of its own, while this one writes the log, looks at progress and lets the user stop.
@@ -339,12 +409,14 @@ class Session {
     std::exception_ptr thrown;
     std::thread thread([&] {
       try {
-        records = run_load(options, times, [&](int64_t i) { return bodies.body(i); }, [&](const Record& record) {
-          const std::lock_guard lock(mutex);
-          if (!finished) return;
-          finished(record);
-          if (items_) fresh.push_back(record);
-        });
+        records = run_load(
+            options, times, [&](int64_t i) { return bodies.body(i); },
+            [&](const Record& record) {
+              const std::lock_guard lock(mutex);
+              if (!finished) return;
+              finished(record);
+              if (items_) fresh.push_back(record);
+            });
       } catch (...) {
         thrown = std::current_exception();
       }
@@ -361,6 +433,7 @@ class Session {
       std::vector<nlohmann::ordered_json> jsons;
       for (const Record& row : rows) {
         jsons.push_back({{"phase", phase_}});
+        if (!mode_.empty()) jsons.back()["mode"] = mode_;
         jsons.back().update(row_of(row));
       }
       items_->append(name_, jsons);
@@ -382,7 +455,7 @@ class Session {
   }
 
   const Settings& s_;
-  std::string name_;
+  std::string name_, mode_;
   ItemLog* items_;
   std::unique_ptr<MockServer> mock_;
   ClientOptions client_;
@@ -417,19 +490,20 @@ Table latencies(const Summary& s) {
 void describe(Result& result, const Settings& s, const Phase& phase) {
   result.values = values_of(phase.summary);
   result.values.push_back({"request_rate", phase.rate, "1/s"});
-  result.values.push_back({"client_cpu", phase.cpu, "cores"});
+  if (!s.own) result.values.push_back({"client_cpu", phase.cpu, "cores"});
   result.tables.push_back(latencies(phase.summary));
   std::string& note = result.note;
-  note += str("Open loop, ", s.url == "mock" ? "against a server that only waits" : s.url, ". ");
+  if (!s.own) note += str("Open loop, ", s.url == "mock" ? "against a server that only waits" : s.url, ". ");
   if (!phase.summary.counted_by_server)
     note += "The server did not count its tokens: a token is a piece of the stream, and input tokens are not known. ";
   if (s.cache == Cache::any)
     note += "The state of the cache was not declared.";
   else
-    note += str("The cache was declared ", s.cache == Cache::cold ? "cold" : "primed",
-                phase.summary.cache_known == 0 ? "; the server does not say what it found in it, so this is not checked."
-                : s.cached_share               ? "; the server's counters agree."
-                                               : "; nothing was expected of the server's counters.");
+    note +=
+        str("The cache was declared ", s.cache == Cache::cold ? "cold" : "primed",
+            phase.summary.cache_known == 0 ? "; the server does not say what it found in it, so this is not checked."
+            : s.cached_share               ? "; the server's counters agree."
+                                           : "; nothing was expected of the server's counters.");
   if (phase.saturated) note += " More requests came than the server could answer: the number in flight kept growing.";
   if (!phase.first_error.empty()) note += " First error: " + one_line(phase.first_error, 300);
 }
@@ -453,11 +527,11 @@ Result run_once(const Settings& s, Session& session, const ProgressFn& progress)
     result.values.push_back({"slo_misses_low", bounds.low, ""});
     result.values.push_back({"slo_misses_high", bounds.high, ""});
     result.verdict = judge(s.requests, phase.misses, s.allowed, s.confidence);
-    result.why = str(phase.misses, " of ", s.requests, " requests missed the SLO; allowed are ",
-                     format_number(100 * s.allowed), " %, at ", format_number(100 * s.confidence), " % confidence ",
-                     result.verdict == Verdict::fail ? "it is more than " : "it is at most ",
-                     format_number(100 * (result.verdict == Verdict::fail ? bounds.low : bounds.high), Format::fixed, 2),
-                     " %");
+    result.why =
+        str(phase.misses, " of ", s.requests, " requests missed the SLO; allowed are ", format_number(100 * s.allowed),
+            " %, at ", format_number(100 * s.confidence), " % confidence ",
+            result.verdict == Verdict::fail ? "it is more than " : "it is at most ",
+            format_number(100 * (result.verdict == Verdict::fail ? bounds.low : bounds.high), Format::fixed, 2), " %");
   }
   return result;
 }
@@ -485,14 +559,20 @@ Result run_search(const Settings& s, Session& session, const ProgressFn& progres
   for (size_t i = 0; i < found.probes.size(); ++i) {
     const Probe& probe = found.probes[i];
     const Summary& sum = phases[i].summary;
-    const auto ms = [&](double q) { return sum.ttft.empty() ? Cell("-") : Cell(1e3 * quantile(sum.ttft, q), Format::fixed, 1); };
-    const std::string verdict = !probe.invalid.empty() ? "INVALID" : probe.verification ? str(to_string(probe.verdict)) : "";
+    const auto ms = [&](double q) {
+      return sum.ttft.empty() ? Cell("-") : Cell(1e3 * quantile(sum.ttft, q), Format::fixed, 1);
+    };
+    const std::string verdict = !probe.invalid.empty() ? "INVALID"
+                                : probe.verification   ? str(to_string(probe.verdict))
+                                                       : "";
     table.rows.push_back({Cell(probe.rate, Format::fixed, 3), Cell(probe.requests), Cell(probe.misses),
                           probe.cut ? Cell("cut") : Cell(probe.share(), Format::percent, 2), ms(0.5), ms(0.9),
                           Cell(verdict)});
     points.push_back({probe.rate, probe.share()});
   }
-  table.note = str("Allowed to miss: ", format_number(100 * s.allowed), " %. \"cut\": ended early, because the misses had decided or the number in flight grew without end.");
+  table.note =
+      str("Allowed to miss: ", format_number(100 * s.allowed),
+          " %. \"cut\": ended early, because the misses had decided or the number in flight grew without end.");
   std::sort(points.begin(), points.end());
   for (const auto& [rate, share] : points) {
     misses.x.push_back(rate);
@@ -501,8 +581,11 @@ Result run_search(const Settings& s, Session& session, const ProgressFn& progres
   const size_t shown = phases.size() - 1;  // the verification that passed, or what it ended with
   describe(result, s, phases[shown]);
   result.tables.insert(result.tables.begin(), std::move(table));
-  result.charts.push_back({.title = "Requests that miss the SLO", .x_label = "requests a second", .y_label = "share",
-                           .log_x = true, .series = {misses}});
+  result.charts.push_back({.title = "Requests that miss the SLO",
+                           .x_label = "requests a second",
+                           .y_label = "share",
+                           .log_x = true,
+                           .series = {misses}});
   if (found.rate) result.values.push_back({"max_qps", *found.rate, "1/s"});
   if (found.fails) result.values.push_back({"fails_qps", *found.fails, "1/s"});
   result.verdict = found.verdict;
@@ -510,20 +593,126 @@ Result run_search(const Settings& s, Session& session, const ProgressFn& progres
   return result;
 }
 
+double value_of(const Result& result, const std::string& tag) {
+  for (const Value& value : result.values)
+    if (value.tag == tag) return value.value;
+  return std::nan("");
+}
+
+// Of several measurements: the one that leaves the least said.
+Verdict weakest(Verdict a, Verdict b) {
+  for (const Verdict verdict : {Verdict::invalid, Verdict::fail, Verdict::undecided})
+    if (a == verdict || b == verdict) return verdict;
+  return a;
+}
+
+// One mode after another, each on a server of its own.
+Result run_modes(const Settings& s, const std::string& name, ItemLog* items, ModelShelf& shelf,
+                 const ProgressFn& progress) {
+  const Own& own = *s.own;
+  progress(0, "loading " + own.choice.model);
+  const Model& model = shelf.open(own.choice);
+  const ReuseCosts costs = costs_of(model);
+  raise_descriptors(kDescriptors);
+  Result result;
+  result.verdict = Verdict::pass;
+  Table table{"Modes",
+              {"mode", "requests/s", "over prefix", "by the trace", "of that", "cached", "by the trace", "missed",
+               "TTFT p50, ms", "TTFT p90, ms", "verdict"},
+              {}};
+  const int64_t measured = s.search ? s.searching.verify_requests : s.requests;
+  const auto computed = [&](const Mode& mode) {
+    return 1 - trace_share(*s.trace, s.trace_first, measured, s.cache == Cache::primed ? s.trace_prime : 0, mode,
+                           own.server.cache_bytes + own.server.host_bytes, costs);
+  };
+  std::vector<Result> results;
+  for (size_t i = 0; i < own.modes.size(); ++i) {
+    OwnServerOptions options = own.server;
+    options.mode = own.modes[i];
+    const OwnServer server(model, options);
+    Session session(s, name, items, server.url(), options.mode.name);
+    const ProgressFn part = [&](double share, const std::string& what) {
+      progress((static_cast<double>(i) + share) / static_cast<double>(own.modes.size()),
+               options.mode.name + ": " + what);
+    };
+    results.push_back(s.search ? run_search(s, session, part) : run_once(s, session, part));
+  }
+  double prefix_rate = std::nan(""), prefix_computed = prefix_rate;
+  for (size_t i = 0; i < own.modes.size(); ++i) {
+    if (own.modes[i].name != "prefix") continue;
+    prefix_rate = value_of(results[i], "max_qps");
+    prefix_computed = computed(own.modes[i]);
+  }
+  for (size_t i = 0; i < own.modes.size(); ++i) {
+    const Mode& mode = own.modes[i];
+    Result& one = results[i];
+    const double left = computed(mode), rate = value_of(one, "max_qps"), ratio = rate / prefix_rate,
+                 limit = prefix_computed / left;
+    const auto shown = [](double x, Format format, int digits) {
+      return std::isfinite(x) ? Cell(x, format, digits) : Cell("-");
+    };
+    table.rows.push_back({Cell(mode.name), shown(rate, Format::fixed, 3), shown(ratio, Format::fixed, 2),
+                          shown(limit, Format::fixed, 2), shown(ratio / limit, Format::percent, 0),
+                          shown(value_of(one, "cached_share"), Format::percent, 1), Cell(1 - left, Format::percent, 1),
+                          shown(value_of(one, "slo_misses"), Format::fixed, 0),
+                          shown(value_of(one, "median_ttft_ms"), Format::fixed, 1),
+                          shown(value_of(one, "p90_ttft_ms"), Format::fixed, 1), Cell(str(to_string(one.verdict)))});
+    for (Value& value : one.values) result.values.push_back({value.tag + "." + mode.name, value.value, value.unit});
+    for (const auto& [tag, value] : {std::pair("trace_share", 1 - left),
+                                     {"over_prefix", ratio},
+                                     {"trace_over_prefix", limit},
+                                     {"of_trace", ratio / limit}})
+      if (std::isfinite(value)) result.values.push_back({str(tag, ".", mode.name), value, ""});
+    for (Table& each : one.tables) {
+      each.title = mode.name + ": " + each.title;
+      result.tables.push_back(std::move(each));
+    }
+    for (Chart& chart : one.charts) {
+      chart.title = mode.name + ": " + chart.title;
+      result.charts.push_back(std::move(chart));
+    }
+    if (one.verdict != Verdict::pass && result.why.empty()) result.why = mode.name + ": " + one.why;
+    result.verdict = weakest(result.verdict, one.verdict);
+  }
+  table.note =
+      str("By the trace: what a cache of ", format_number(static_cast<double>(own.server.cache_bytes) / kGib), " GiB",
+          own.server.host_bytes > 0
+              ? str(" and ", format_number(static_cast<double>(own.server.host_bytes) / kGib), " GiB of host memory")
+              : "",
+          " can find, by simulation, and the ratio of rates if time were the tokens that are left to compute. "
+          "A residue takes ",
+          format_number(static_cast<double>(costs.segment_bytes) / kGib * 1024), " MiB beside K, V on the device.");
+  result.tables.insert(result.tables.begin(), std::move(table));
+  result.note =
+      str(own.choice.model, " on ", own.choice.backend, ", by hypic's own server in this process, open loop.");
+  return result;
+}
+
 }  // namespace
 
-// Parameters: url ("mock", or http://…), api (openai, generate), flush, served_model, prompts (text, ids), vocabulary,
+// Parameters: url ("mock", "serve", or http://…), api (openai, generate), flush, served_model, prompts (text, ids,
+// segments), vocabulary,
 // separator, segments, tokens, question, pool, output_tokens, trace, token_lengths, trace_first, trace_prime, requests,
 // warmup, arrivals (constant, poisson, gamma, burst, trace), rate, burstiness, burst, speed, cache (any, cold, primed),
 // cached_share [least, most], slo, slo_share, confidence, timeout, lag_bound_ms, max_concurrency, threads, seed;
 // search (1), verify_requests, verifications, precision, highest_rate; mock_{ttft_ms, itl_ms, cv, capacity, errors,
-// hangs, cached_speed}. docs/load.md says what they mean.
+// hangs, cached_speed}; of "serve" model, backend, modes, cache_gib, host_gib, at_once, chunk. docs/load.md says what
+// they mean.
 // Values: those of values_of (harness/load/summary.h), request_rate, client_cpu, slo_misses_{low, high}; of a search
-// max_qps and fails_qps beside those of its last verification. Items: a line for each request.
+// max_qps and fails_qps beside those of its last verification. Of "serve" the same by mode, NAME.MODE, and trace_share,
+// over_prefix, trace_over_prefix, of_trace. Items: a line for each request.
 Work prepare_qps(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
-  const auto settings = std::make_shared<const Settings>(read_settings(suite_case, where));
-  return [settings, name = suite_case.name, items = context.items](const ProgressFn& progress) {
+  const auto settings = std::make_shared<const Settings>(read_settings(suite_case, where, context));
+  return [settings, name = suite_case.name, items = context.items,
+          shelf = ModelShelf::shared()](const ProgressFn& progress) {
+    if (!settings->missing.empty()) {
+      Result skipped;
+      skipped.verdict = Verdict::skip;
+      skipped.why = settings->missing;
+      return skipped;
+    }
     progress(0, settings->url);
+    if (settings->own) return run_modes(*settings, name, items, *shelf, progress);
     Session session(*settings, name, items);
     return settings->search ? run_search(*settings, session, progress) : run_once(*settings, session, progress);
   };

@@ -1,14 +1,6 @@
 #include "harness/load/client.h"
 
 #include <array>
-#include <chrono>
-#include <deque>
-#include <limits>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
-
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -20,6 +12,13 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "core/check.h"
 #include "harness/load/stream.h"
@@ -36,7 +35,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTick = std::chrono::milliseconds(20);  // how soon a stop is seen
 constexpr size_t kShownBytes = 200;                    // of an answer that is none
 
-Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); }
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
 
 struct Sink {
   AnswerReader* reader;
@@ -113,13 +114,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void connect() {
-    asio::async_connect(socket_, shared_.endpoints, [self = shared_from_this()](error_code error, const tcp::endpoint&) {
-      if (error || self->cut_) return self->finish("cannot connect: " + error.message());
-      error_code ignored;
-      self->socket_.set_option(tcp::no_delay(true), ignored);
-      self->fresh_ = true;
-      self->write();
-    });
+    asio::async_connect(socket_, shared_.endpoints,
+                        [self = shared_from_this()](error_code error, const tcp::endpoint&) {
+                          if (error || self->cut_) return self->finish("cannot connect: " + error.message());
+                          error_code ignored;
+                          self->socket_.set_option(tcp::no_delay(true), ignored);
+                          self->fresh_ = true;
+                          self->write();
+                        });
   }
 
   void write() {
@@ -360,10 +362,11 @@ std::vector<Record> run_load(const ClientOptions& options, const std::vector<dou
     records[i].scheduled = schedule[i];
   }
   asio::io_context resolving;
-  Shared shared{options,  schedule, body, finished, records, resolve(resolving, options.url), "", Clock::now()};
-  shared.head = str("POST ", options.url.path.empty() ? "/" : options.url.path, " HTTP/1.1\r\nHost: ",
-                    host_of(options.url), "\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n",
-                    "Connection: keep-alive\r\nContent-Length: ");
+  Shared shared{options, schedule, body, finished, records, resolve(resolving, options.url), "", Clock::now()};
+  shared.head =
+      str("POST ", options.url.path.empty() ? "/" : options.url.path, " HTTP/1.1\r\nHost: ", host_of(options.url),
+          "\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n",
+          "Connection: keep-alive\r\nContent-Length: ");
   const int64_t cap = options.max_concurrency;
   const int64_t threads = cap > 0 ? std::min<int64_t>(options.threads, cap) : options.threads;
   std::vector<std::unique_ptr<Lane>> lanes;

@@ -20,22 +20,22 @@ Url parse_url(const std::string& text);
 // What became of a request. Times are seconds from the start of the run.
 struct Record {
   int64_t index = 0;
-  double scheduled = 0;  // when it was due
-  double released = -1;  // when the client took it up: later is the client's own delay
-  double sent = -1;      // when its last byte was given to the socket; after waiting for a connection
+  double scheduled = 0;           // when it was due
+  double released = -1;           // when the client took it up: later is the client's own delay
+  double sent = -1;               // when its last byte was given to the socket; after waiting for a connection
   std::vector<double> tokens_at;  // when each piece of the answer was read off the socket
   double ended = -1;
   int64_t prompt_tokens = -1, output_tokens = -1, cached_tokens = -1;  // by the server; -1: it did not say
-  std::string error;  // empty: answered in full
+  std::string error;                                                   // empty: answered in full
   bool ok() const { return error.empty(); }
 };
 
 struct ClientOptions {
   Url url;  // its path is where requests are posted
   Api api = Api::openai;
-  double timeout = 60;          // seconds from the scheduled time
-  int64_t max_concurrency = 0;  // at once in flight, of all threads; the rest waits its turn; 0: no bound
-  int threads = 1;              // each with its own sockets; request i is of thread i mod threads
+  double timeout = 60;                      // seconds from the scheduled time
+  int64_t max_concurrency = 0;              // at once in flight, of all threads; the rest waits its turn; 0: no bound
+  int threads = 1;                          // each with its own sockets; request i is of thread i mod threads
   const std::atomic<bool>* stop = nullptr;  // set: requests not yet sent are not sent, those in flight are dropped
 };
 

@@ -21,8 +21,9 @@ std::vector<Record> load(const MockServer& server, Api api, int64_t requests, Cl
   const std::vector<Prompt> prompts =
       make_prompts(Shape{.segments = 2, .tokens = 16, .question = 8, .output_tokens = tokens}, 0, requests);
   const Bodies bodies(prompts, {.api = api});
-  return run_load(options, schedule({.arrivals = Arrivals::constant, .rate = 2000}, requests),
-                  [&](int64_t i) { return bodies.body(i); }, finished);
+  return run_load(
+      options, schedule({.arrivals = Arrivals::constant, .rate = 2000}, requests),
+      [&](int64_t i) { return bodies.body(i); }, finished);
 }
 
 TEST(Client, BothApisTokenByToken) {

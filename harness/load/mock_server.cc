@@ -2,17 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cmath>
-#include <deque>
-#include <functional>
-#include <limits>
-#include <string_view>
-#include <thread>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -24,7 +13,17 @@
 #include <boost/random/gamma_distribution.hpp>
 #include <boost/random/mersenne_twister.hpp>
 #include <boost/random/uniform_real_distribution.hpp>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
 
@@ -37,7 +36,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
-Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); }
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
 
 std::string chunk(const std::string& data) {
   char size[20];
@@ -159,7 +160,8 @@ class MockServer::Impl::Session : public std::enable_shared_from_this<Session> {
       return plain("200 OK", "text/plain", "flushed\n");
     }
     if (target == "/health") return plain("200 OK", "text/plain", "");
-    if (target == "/v1/models") return plain("200 OK", "application/json", R"({"object":"list","data":[{"id":"mock"}]})");
+    if (target == "/v1/models")
+      return plain("200 OK", "application/json", R"({"object":"list","data":[{"id":"mock"}]})");
     generate_ = target == "/generate";
     if (!generate_ && target != "/v1/completions") return plain("404 Not Found", "text/plain", "no such path\n");
     ++server_.requests;
@@ -173,8 +175,9 @@ class MockServer::Impl::Session : public std::enable_shared_from_this<Session> {
       return it == from.end() ? none : *it;
     };
     const nlohmann::json& sampling = field(request, "sampling_params");
-    const nlohmann::json& tokens =
-        !generate_ ? field(request, "max_tokens") : sampling.is_object() ? field(sampling, "max_new_tokens") : none;
+    const nlohmann::json& tokens = !generate_             ? field(request, "max_tokens")
+                                   : sampling.is_object() ? field(sampling, "max_new_tokens")
+                                                          : none;
     tokens_ = tokens.is_number_integer() ? std::clamp<int64_t>(tokens, 1, 1 << 20) : 16;
     const char* prompt = !generate_ ? "prompt" : request.contains("text") ? "text" : "input_ids";
     std::tie(prompt_tokens_, cached_tokens_) = server_.count(field(request, prompt));
@@ -210,8 +213,7 @@ class MockServer::Impl::Session : public std::enable_shared_from_this<Session> {
   void token() {
     const bool last = ++sent_ == tokens_;
     out_.clear();
-    if (sent_ == 1)
-      out_ = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    if (sent_ == 1) out_ = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     if (generate_) {
       text_ = sent_ == 1 ? " a" : text_ + " a";
       nlohmann::json event = {{"text", text_}, {"meta_info", {{"finish_reason", nullptr}}}};
@@ -225,8 +227,8 @@ class MockServer::Impl::Session : public std::enable_shared_from_this<Session> {
                          : "data: {\"choices\":[{\"index\":0,\"text\":\" a\",\"finish_reason\":null}]}\n\n");
       if (last && server_.options.usage)
         out_ += chunk(str("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":", prompt_tokens_,
-                          ",\"completion_tokens\":", tokens_, ",\"prompt_tokens_details\":{\"cached_tokens\":",
-                          cached_tokens_, "}}}\n\n"));
+                          ",\"completion_tokens\":", tokens_,
+                          ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens_, "}}}\n\n"));
     }
     if (!last) return write([this] { token_after(server_.draw(server_.options.itl)); });
     out_ += chunk("data: [DONE]\n\n") + "0\r\n\r\n";

@@ -8,16 +8,16 @@
 namespace hypic::load {
 
 struct MockOptions {
-  uint16_t port = 0;      // on 127.0.0.1; 0: any that is free
-  double ttft = 0.02;     // seconds from when a request is taken up to its first token, mean
-  double itl = 0.005;     // seconds between tokens, mean
-  double cv = 0;          // of both: standard deviation over mean, of a gamma distribution; 0: constant
-  int64_t capacity = 0;   // requests taken up at once, the rest waits in order; 0: no bound
-  double error_share = 0;  // of requests, answered by 503
-  double hang_share = 0;   // of requests, never answered
+  uint16_t port = 0;        // on 127.0.0.1; 0: any that is free
+  double ttft = 0.02;       // seconds from when a request is taken up to its first token, mean
+  double itl = 0.005;       // seconds between tokens, mean
+  double cv = 0;            // of both: standard deviation over mean, of a gamma distribution; 0: constant
+  int64_t capacity = 0;     // requests taken up at once, the rest waits in order; 0: no bound
+  double error_share = 0;   // of requests, answered by 503
+  double hang_share = 0;    // of requests, never answered
   double cached_speed = 1;  // TTFT is divided by this for a prompt that is cached whole, in proportion for a part
   std::string separator = "\n\n";  // between passages; each that came before counts as cached until POST /flush_cache
-  bool usage = true;      // says how many tokens there were
+  bool usage = true;               // says how many tokens there were
   uint64_t seed = 1;
 };
 
@@ -31,7 +31,7 @@ class MockServer {
   MockServer& operator=(const MockServer&) = delete;
 
   uint16_t port() const;
-  std::string url() const;  // "http://127.0.0.1:PORT"
+  std::string url() const;   // "http://127.0.0.1:PORT"
   int64_t requests() const;  // so far, of both kinds
 
  private:

@@ -111,8 +111,12 @@ std::vector<int32_t> token_ids(const Passage& passage, uint64_t seed, int32_t lo
 }
 
 Bodies::Bodies(const std::vector<Prompt>& prompts, const BodyOptions& options)
-    : prompts_(prompts), options_(options), separator_(options.ids ? "," : escaped(options.separator)) {
-  HYPIC_CHECK(options.vocabulary > 256);
+    : prompts_(prompts),
+      options_(options),
+      separator_(options.form == Form::text  ? escaped(options.separator)
+                 : options.form == Form::ids ? ","
+                                             : "],[") {
+  HYPIC_CHECK(options.vocabulary > 256 && (options.form != Form::segments || options.api == Api::openai));
   std::string text;
   for (const char* file : {"essays", "gazette", "people", "machines", "towns"})
     text += read_file(asset(str("datasets/text/", file, ".txt")), 1 << 20) + "\n";
@@ -121,7 +125,7 @@ Bodies::Bodies(const std::vector<Prompt>& prompts, const BodyOptions& options)
     for (const Passage& passage : prompt.passages) {
       std::string& out = rendered_[passage.id][passage.tokens];
       if (!out.empty()) continue;
-      if (options.ids) {
+      if (options.form != Form::text) {
         for (const int32_t id : token_ids(passage, options.seed, 256, options.vocabulary))
           out += (out.empty() ? "" : ",") + std::to_string(id);
       } else {
@@ -135,18 +139,23 @@ std::string Bodies::body(int64_t i) const {
   const bool openai = options_.api == Api::openai;
   std::string body = "{";
   if (!options_.model.empty()) body += "\"model\":\"" + escaped(options_.model) + "\",";
-  body += openai ? "\"prompt\":" : options_.ids ? "\"input_ids\":" : "\"text\":";
-  body += options_.ids ? '[' : '"';
+  const Form form = options_.form;
+  body += form == Form::segments ? "\"segments\":"
+          : openai               ? "\"prompt\":"
+          : form == Form::ids    ? "\"input_ids\":"
+                                 : "\"text\":";
+  body += form == Form::text ? "\"" : form == Form::ids ? "[" : "[[";
   for (size_t p = 0; p < prompt.passages.size(); ++p) {
     if (p > 0) body += separator_;
     body += rendered_.at(prompt.passages[p].id).at(prompt.passages[p].tokens);
   }
-  body += options_.ids ? ']' : '"';
+  body += form == Form::text ? "\"" : form == Form::ids ? "]" : "]]";
   const std::string tokens = std::to_string(prompt.output_tokens);
-  body += openai ? ",\"max_tokens\":" + tokens +
-                       ",\"temperature\":0,\"ignore_eos\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
-                 : ",\"sampling_params\":{\"max_new_tokens\":" + tokens +
-                       ",\"temperature\":0,\"ignore_eos\":true},\"stream\":true}";
+  body +=
+      openai ? ",\"max_tokens\":" + tokens +
+                   ",\"temperature\":0,\"ignore_eos\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
+             : ",\"sampling_params\":{\"max_new_tokens\":" + tokens +
+                   ",\"temperature\":0,\"ignore_eos\":true},\"stream\":true}";
   return body;
 }
 

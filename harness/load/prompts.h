@@ -55,11 +55,17 @@ enum class Api {
   generate,  // POST /generate: text or input_ids, sampling_params
 };
 
+enum class Form {
+  text,      // passages with a separator between them
+  ids,       // token ids, one list
+  segments,  // token ids by passage: hypic's own field, with Api::openai
+};
+
 struct BodyOptions {
   Api api = Api::openai;
-  std::string model;      // of the body; empty: left out
+  std::string model;               // of the body; empty: left out
   std::string separator = "\n\n";  // between passages of a text
-  bool ids = false;       // token ids in place of text
+  Form form = Form::text;
   int32_t vocabulary = 32000;  // ids are drawn from [256, vocabulary)
   uint64_t seed = 1;
 };
@@ -76,7 +82,7 @@ class Bodies {
  private:
   const std::vector<Prompt>& prompts_;
   BodyOptions options_;
-  std::string separator_;  // escaped
+  std::string separator_;                                                            // escaped
   std::unordered_map<uint64_t, std::unordered_map<int32_t, std::string>> rendered_;  // by id and length
 };
 

@@ -64,11 +64,13 @@ TEST(Prompts, PassagesAreMadeFromTheirIds) {
 }
 
 TEST(Prompts, BodiesAreWhatEachApiTakes) {
-  const std::vector<Prompt> prompts = make_prompts(Shape{.segments = 2, .tokens = 8, .question = 4, .output_tokens = 3}, 0, 2);
-  const auto body = [&](Api api, bool ids) {
-    return nlohmann::json::parse(Bodies(prompts, {.api = api, .model = "m\"", .separator = "<<\"SEP>>", .ids = ids}).body(1));
+  const std::vector<Prompt> prompts =
+      make_prompts(Shape{.segments = 2, .tokens = 8, .question = 4, .output_tokens = 3}, 0, 2);
+  const auto body = [&](Api api, Form form) {
+    return nlohmann::json::parse(
+        Bodies(prompts, {.api = api, .model = "m\"", .separator = "<<\"SEP>>", .form = form}).body(1));
   };
-  const nlohmann::json openai = body(Api::openai, false), generate = body(Api::generate, true);
+  const nlohmann::json openai = body(Api::openai, Form::text), generate = body(Api::generate, Form::ids);
   EXPECT_EQ(openai["model"], "m\"");
   EXPECT_EQ(openai["max_tokens"], 3);
   EXPECT_EQ(openai["stream_options"]["include_usage"], true);
@@ -76,8 +78,12 @@ TEST(Prompts, BodiesAreWhatEachApiTakes) {
   EXPECT_NE(prompt.find("<<\"SEP>>"), prompt.npos);
   EXPECT_EQ(generate["input_ids"].size(), 2 * 8 + 4);
   EXPECT_EQ(generate["sampling_params"]["max_new_tokens"], 3);
-  EXPECT_TRUE(body(Api::openai, true)["prompt"].is_array());
-  EXPECT_TRUE(body(Api::generate, false)["text"].is_string());
+  EXPECT_TRUE(body(Api::openai, Form::ids)["prompt"].is_array());
+  EXPECT_TRUE(body(Api::generate, Form::text)["text"].is_string());
+  const nlohmann::json segments = body(Api::openai, Form::segments)["segments"];
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].size(), 8u);
+  EXPECT_EQ(segments[2].size(), 4u);
 }
 
 }  // namespace

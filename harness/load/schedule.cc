@@ -27,10 +27,18 @@ std::vector<double> schedule(const Pattern& pattern, int64_t requests) {
   for (int64_t i = 0; i < requests; ++i) {
     times.push_back(at / pattern.rate);
     switch (pattern.arrivals) {
-      case Arrivals::constant: at = static_cast<double>(i + 1); break;
-      case Arrivals::poisson: at += exponential(bits); break;
-      case Arrivals::gamma: at += gamma(bits); break;
-      case Arrivals::burst: at = static_cast<double>((i + 1) / pattern.burst * pattern.burst); break;
+      case Arrivals::constant:
+        at = static_cast<double>(i + 1);
+        break;
+      case Arrivals::poisson:
+        at += exponential(bits);
+        break;
+      case Arrivals::gamma:
+        at += gamma(bits);
+        break;
+      case Arrivals::burst:
+        at = static_cast<double>((i + 1) / pattern.burst * pattern.burst);
+        break;
     }
   }
   return times;

@@ -20,7 +20,7 @@ Arrivals arrivals_of(const std::string& name);
 
 struct Pattern {
   Arrivals arrivals = Arrivals::poisson;
-  double rate = 1;  // requests a second, > 0
+  double rate = 1;        // requests a second, > 0
   double burstiness = 1;  // > 0
   int64_t burst = 8;      // ≥ 1
   uint64_t seed = 1;

@@ -30,7 +30,8 @@ TEST(Schedule, RandomGapsHaveTheirMeanAndSpread) {
     EXPECT_NEAR(poisson * rate, 1, 0.03);
     EXPECT_NEAR(cv, 1, 0.03);
     for (const double shape : {0.25, 4.0}) {
-      const auto [mean, spread] = gaps(schedule({.arrivals = Arrivals::gamma, .rate = rate, .burstiness = shape}, 20001));
+      const auto [mean, spread] =
+          gaps(schedule({.arrivals = Arrivals::gamma, .rate = rate, .burstiness = shape}, 20001));
       EXPECT_NEAR(mean * rate, 1, 0.06);
       EXPECT_NEAR(spread, 1 / std::sqrt(shape), 0.08 / std::sqrt(shape));
     }

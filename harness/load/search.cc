@@ -115,7 +115,7 @@ SearchResult search_rate(const SearchOptions& o, const ProbeFn& probe) {
       rate = std::max(rate / 2, o.lowest);
     }
   }
-  for (int i = 0; high && i < o.refinements && *high / *low > 1 + o.precision; ++i) {
+  for (int i = 0; high && i<o.refinements&& * high / *low> 1 + o.precision; ++i) {
     // Off the ends, so that each probe takes a fair part of the bracket away.
     const double part = std::pow(*high / *low, 0.15);
     const double rate = crossing(rising(result.probes), o.allowed, *low * part, *high / part);

@@ -25,19 +25,19 @@ struct Probe {
 using ProbeFn = std::function<Probe(double rate, int64_t requests)>;
 
 struct SearchOptions {
-  double start = 1;             // requests a second, of the first probe
+  double start = 1;  // requests a second, of the first probe
   double lowest = 1e-3, highest = 1e5;
-  double allowed = 0.1;         // share of requests that may miss
-  double confidence = 0.99;     // of the whole answer: split over the verifications
-  double precision = 0.05;      // refine until the bracket is this narrow
+  double allowed = 0.1;      // share of requests that may miss
+  double confidence = 0.99;  // of the whole answer: split over the verifications
+  double precision = 0.05;   // refine until the bracket is this narrow
   int64_t probe_requests = 200;
   int64_t verify_requests = 500;
   int refinements = 8;
-  int verifications = 3;        // at most, each at a lower rate than the one before
+  int verifications = 3;  // at most, each at a lower rate than the one before
 };
 
 struct SearchResult {
-  std::vector<Probe> probes;   // in order
+  std::vector<Probe> probes;  // in order
   // pass: `rate` holds. undecided: no verification passed, yet not all failed. fail: none did, or the lowest rate
   // misses too. invalid: the client could not keep up, so that nothing is known.
   Verdict verdict = Verdict::undecided;
@@ -49,7 +49,8 @@ struct SearchResult {
 // Error: verify_requests too few for any verdict of pass.
 SearchResult search_rate(const SearchOptions& options, const ProbeFn& probe);
 
-// Shares of misses by rate, made to rise: pool adjacent violators, weighted by requests. Sorted by rate, one entry each.
+// Shares of misses by rate, made to rise: pool adjacent violators, weighted by requests. Sorted by rate, one entry
+// each.
 struct Share {
   double rate, share, weight;
 };

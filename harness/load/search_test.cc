@@ -45,9 +45,8 @@ TEST(Search, FindsTheRateOfASimulatedServer) {
   for (const double start : {0.25, 1.0, 64.0}) {
     uint64_t seed = 1;
     const SearchOptions options{.start = start, .probe_requests = 1000, .verify_requests = 4000};
-    const SearchResult result = search_rate(options, [&](double rate, int64_t n) {
-      return Probe{.misses = simulated_misses(rate, n, 4, 0.5, 1, seed++)};
-    });
+    const SearchResult result = search_rate(
+        options, [&](double rate, int64_t n) { return Probe{.misses = simulated_misses(rate, n, 4, 0.5, 1, seed++)}; });
     ASSERT_EQ(result.verdict, Verdict::pass) << result.why;
     EXPECT_LE(*result.rate, truth * 1.02);  // verified: not above
     EXPECT_GE(*result.rate, truth * 0.75);
@@ -85,17 +84,15 @@ TEST(Search, EveryRateIs) {
 }
 
 TEST(Search, JustAtTheBoundIsUndecided) {
-  const SearchResult result = search_rate({.start = 1}, [](double rate, int64_t n) {
-    return probe_of(rate, n, rate > 4 ? 0.5 : 0.095);
-  });
+  const SearchResult result =
+      search_rate({.start = 1}, [](double rate, int64_t n) { return probe_of(rate, n, rate > 4 ? 0.5 : 0.095); });
   EXPECT_EQ(result.verdict, Verdict::undecided);
   EXPECT_FALSE(result.rate);
 }
 
 TEST(Search, ALaggingClientDecidesNothing) {
-  const SearchResult result = search_rate({.start = 1}, [](double rate, int64_t) {
-    return Probe{.invalid = rate >= 4 ? "the client lags" : ""};
-  });
+  const SearchResult result = search_rate(
+      {.start = 1}, [](double rate, int64_t) { return Probe{.invalid = rate >= 4 ? "the client lags" : ""}; });
   EXPECT_EQ(result.verdict, Verdict::invalid);
   EXPECT_NE(result.why.find("at 4 requests/s"), std::string::npos);
 }
@@ -105,7 +102,8 @@ TEST(Search, TooFewToVerifyIsRefused) {
 }
 
 TEST(Search, RisingPoolsWhatFalls) {
-  const auto shares = rising({probe_of(4, 100, 0.2), probe_of(1, 100, 0.1), probe_of(2, 100, 0), probe_of(2, 100, 0.2)});
+  const auto shares =
+      rising({probe_of(4, 100, 0.2), probe_of(1, 100, 0.1), probe_of(2, 100, 0), probe_of(2, 100, 0.2)});
   ASSERT_EQ(shares.size(), 3);
   EXPECT_NEAR(shares[0].share, 0.1, 1e-12);
   EXPECT_NEAR(shares[1].share, 0.1, 1e-12);

@@ -44,8 +44,8 @@ class EventReader {
 struct Answer {
   std::vector<double> tokens_at;  // of each piece of text that was not empty: a piece may be several tokens
   int64_t prompt_tokens = -1, output_tokens = -1, cached_tokens = -1;  // by the server; -1: it did not say
-  bool done = false;  // [DONE], or a reason to finish, has come
-  std::string error;  // what the server said of one
+  bool done = false;                                                   // [DONE], or a reason to finish, has come
+  std::string error;                                                   // what the server said of one
 };
 
 class AnswerReader {

@@ -38,7 +38,8 @@ TEST(Stream, CompletionInPiecesOfAnySize) {
 }
 
 TEST(Stream, TheOnlyTokenMayHaveNoText) {
-  const Answer answer = read(Api::openai, "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n", 1000);
+  const Answer answer =
+      read(Api::openai, "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n", 1000);
   EXPECT_EQ(answer.tokens_at.size(), 1);
 }
 

@@ -64,7 +64,8 @@ bool meets(const Record& record, const Slo& slo) {
 }
 
 double Summary::cached_share() const {
-  return cache_prompt_tokens == 0 ? kNan : static_cast<double>(cached_tokens) / static_cast<double>(cache_prompt_tokens);
+  return cache_prompt_tokens == 0 ? kNan
+                                  : static_cast<double>(cached_tokens) / static_cast<double>(cache_prompt_tokens);
 }
 
 Summary summarise(const std::vector<Record>& records, const Slo& slo) {

@@ -34,10 +34,10 @@ bool meets(const Record& record, const Slo& slo);
 
 struct Summary {
   int64_t requests = 0, completed = 0, failed = 0, met = 0;  // failed: errors, time-outs, those not sent
-  double duration = 0;  // seconds from the first scheduled time to the last end
-  int64_t input_tokens = 0, output_tokens = 0;  // of those completed
-  bool counted_by_server = true;                // both, of all completed
-  std::vector<double> ttft, tpot, itl, e2el;    // seconds, of those completed
+  double duration = 0;                                       // seconds from the first scheduled time to the last end
+  int64_t input_tokens = 0, output_tokens = 0;               // of those completed
+  bool counted_by_server = true;                             // both, of all completed
+  std::vector<double> ttft, tpot, itl, e2el;                 // seconds, of those completed
   std::vector<double> queue, lag;  // seconds from the scheduled time until sent, and until the client took it up
   int64_t cache_known = 0, cached_tokens = 0, cache_prompt_tokens = 0;  // requests whose cached tokens the server told
   int64_t peak_in_flight = 0;

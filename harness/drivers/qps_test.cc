@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "harness/driver.h"
+
+namespace hypic {
+namespace {
+
+SuiteCase replay() {
+  SuiteCase c;
+  c.name = "replay";
+  c.driver = "qps";
+  c.parameters = {{"url", "serve"}, {"trace", "datasets/traces/tiny.jsonl"},
+                  {"requests", 10}, {"trace_first", 10},
+                  {"warmup", 0},    {"output_tokens", 1},
+                  {"rate", 100},    {"lag_bound_ms", 10000}};
+  return c;
+}
+
+Result run(const SuiteCase& c, const DriverContext& context = {}) {
+  return find_driver("qps")->prepare(c, "here", context)([](double, const std::string&) {});
+}
+
+std::string error_of(const SuiteCase& c) {
+  try {
+    find_driver("qps")->prepare(c, "here", {});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Qps, MeasuresEachModeBesideWhatTheTraceAllows) {
+  SuiteCase c = replay();
+  c.parameters["modes"] = {"prefix", "transition_rope_seam:head=4"};
+  c.parameters["cache"] = "primed";
+  const Result result = run(c);
+  EXPECT_EQ(result.verdict, Verdict::pass) << result.why;
+  ASSERT_GE(result.tables.size(), 3u);
+  EXPECT_EQ(result.tables[0].rows.size(), 2u);
+  const auto value = [&](const std::string& tag) {
+    const auto found =
+        std::find_if(result.values.begin(), result.values.end(), [&](const Value& v) { return v.tag == tag; });
+    return found == result.values.end() ? -1 : found->value;
+  };
+  EXPECT_EQ(value("completed.prefix"), 10);
+  EXPECT_EQ(value("completed.transition_rope_seam:head=4"), 10);
+  EXPECT_GT(value("trace_share.transition_rope_seam:head=4"), value("trace_share.prefix"));
+  EXPECT_GT(value("trace_over_prefix.transition_rope_seam:head=4"), 1);
+}
+
+TEST(Qps, WithoutItsTraceACaseIsSkipped) {
+  SuiteCase c = replay();
+  c.parameters["trace"] = "nowhere.jsonl";
+  const Result result = run(c, {.data = "nowhere"});
+  EXPECT_EQ(result.verdict, Verdict::skip);
+  EXPECT_EQ(result.why, "no trace nowhere.jsonl here; --data names its folder");
+}
+
+TEST(Qps, RefusesWhatItsServerCannotDo) {
+  const auto with = [](const char* key, const nlohmann::json& value) {
+    SuiteCase c = replay();
+    c.parameters[key] = value;
+    return error_of(c);
+  };
+  EXPECT_EQ(with("prompts", "text"), "here.parameters.prompts: hypic's server is asked by segments");
+  EXPECT_EQ(with("api", "generate"), "here.parameters.api: hypic's server has openai's alone");
+  EXPECT_NE(with("modes", {"fast"}).find("here.parameters.modes: unknown mode \"fast\""), std::string::npos);
+  EXPECT_NE(with("requests", 1000).find("here.parameters.requests: 1000 from request 10 on, but the trace holds 120"),
+            std::string::npos);
+  EXPECT_NE(with("trace", "").find("here.parameters.trace: hypic's server is measured on a trace"), std::string::npos);
+  EXPECT_NE(with("vocabulary", 1000).find("vocabulary"), std::string::npos);  // it is the model's
+}
+
+}  // namespace
+}  // namespace hypic
