@@ -1,13 +1,24 @@
 #include "harness/backends.h"
 
+#include <filesystem>
+#include <utility>
+
 #include "core/check.h"
 #include "harness/cases/broken.h"
+#include "harness/kernel_process.h"
 #include "kernels/cuda_backend.h"
+#include "kernels/plugin/plugin_backend.h"
 #include "reference/cpu_backend.h"
 
 namespace hypic {
 
 std::unique_ptr<Backend> make_backend(const std::string& name) {
+  if (const size_t plus = name.find('+'); plus != name.npos) {
+    require(kernel_process::is_child(), name, ": a kernel is loaded in a child process only; give it by --kernel");
+    std::unique_ptr<Backend> base = make_backend(name.substr(0, plus));
+    void* const stream = cuda::stream_of(*base);
+    return plugin::make_plugin_backend(std::move(base), name.substr(plus + 1), stream, kernel_process::watch());
+  }
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
   for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
@@ -27,6 +38,13 @@ std::string on_rung(const std::string& backend, const std::string& rung) {
           " names its rung already");
   require(backend == "cuda" || backend == "cuda32", "--rung: only of --backend cuda or cuda32, not of ", backend);
   return backend + ":" + rung;
+}
+
+std::string with_kernel(const std::string& backend, const std::string& file) {
+  std::error_code error;
+  require(std::filesystem::is_regular_file(file, error), "--kernel: ", file, ": no such file");
+  require(!backend.starts_with("broken:"), "--kernel: not together with ", backend);
+  return str(backend.empty() ? "cpu" : backend, "+", std::filesystem::canonical(file).string());
 }
 
 }  // namespace hypic

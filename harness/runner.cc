@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/sha256.h"
 #include "harness/environment.h"
+#include "harness/kernel_process.h"
 #include "harness/model_choice.h"
 #include "reports/result_log.h"
 #include "reports/text.h"
@@ -54,6 +55,7 @@ std::string run_key(const Suite& suite, const RunSettings& settings, const Envir
   add_file(hash, suite.path);
   add_file(hash, "/proc/self/exe");
   hash.add(settings.context.backend);
+  if (const std::string kernel = kernel_process::library(); !kernel.empty()) add_file(hash, kernel);
   for (const std::string& file : {settings.context.data, settings.context.logits}) {
     hash.add(file);
     std::error_code error;
@@ -171,6 +173,7 @@ class CaseRunner {
     } else {
       Progress progress(settings_, index, count_, suite_case.name);
       const auto begin = std::chrono::steady_clock::now();
+      kernel_process::at_case(settings_.out, suite_case.name, suite_case.driver);
       try {
         result = run_case(suite_case, prepared.work,
                           [&](double share, const std::string& what) { progress(share, what); },
@@ -181,8 +184,16 @@ class CaseRunner {
         result.why = "interrupted; --resume runs it again";
         result.seconds = since(begin);
       }
+      kernel_process::at_case({}, {}, {});
       progress.clear();
     }
+    say(result, "");
+    return result;
+  }
+
+  // What the plug-in of this run computed.
+  Result of_kernel() {
+    const Result result = kernel_process::result();
     say(result, "");
     return result;
   }
@@ -287,6 +298,7 @@ Report run_suite(const Suite& suite, const RunSettings& settings) {
   say_ahead(suite, settings, cases, data_used);
   CaseRunner runner(settings, *log, cases.size());
   for (size_t i = 0; i < cases.size(); ++i) report.results.push_back(runner.run(i, cases[i]));
+  if (kernel_process::is_child()) report.results.push_back(runner.of_kernel());
   double seconds = 0;
   for (const Result& result : report.results) seconds += result.seconds;
   const std::string estimate = estimated(suite, cases);

@@ -163,6 +163,20 @@ expect 2 "--task or --dataset: say what to ask" quality
 expect 2 "--rows: must be an integer in 1" quality --task fact --rows=-1
 expect 2 '--modes: mode "full": full recompute runs anyway' quality --task fact --modes full
 expect 2 "no rows of hotpotqa" quality --dataset hotpotqa
+expect 2 "--kernel: $out/none.so: no such file" conformance --kernel "$out/none.so"
+expect 2 "--kernel-seconds" conformance --kernel-seconds 0
+expect 2 "rwkv7: is not exported; exported are retnet" golden export "$out/goldens" --family rwkv7
+expect 0 "17 workloads in" golden export "$out/goldens" --family retnet
+expect 2 "outputs: no such folder" golden check "$out/goldens"
+mkdir -p "$out/goldens/outputs/retnet_hk1_hv1_k128_v128"
+expect 0 "no outputs" golden check "$out/goldens" --out "$out/golden"
+cp "$out/goldens/blob/expected/retnet_hk1_hv1_k128_v128/random.safetensors" "$out/goldens/outputs/retnet_hk1_hv1_k128_v128"
+expect 1 "1 of 2 workloads have no output" golden check "$out/goldens" --out "$out/golden"
+cp "$out/goldens/blob/expected/retnet_hk1_hv1_k128_v128/lengths.safetensors" "$out/goldens/outputs/retnet_hk1_hv1_k128_v128"
+expect 0 "PASS: report in" golden check "$out/goldens" --out "$out/golden"
+cp "$out/goldens/blob/expected/retnet_hk2_hv2_k64_v64/slow.safetensors" "$out/goldens/outputs/retnet_hk1_hv1_k128_v128/random.safetensors"
+expect 3 "o has shape [100, 2, 64], expected [100, 1, 128]" golden check "$out/goldens" --out "$out/golden"
+expect 2 "no such folder; hypic golden export makes one" golden check "$out/none"
 expect 0 "SKIP" run suites/quality-real.json --backend cpu --out "$out/real"
 if [ -n "$bench" ]; then
   expect_of "$bench" 2 "--budget: must be a positive number of seconds, is nan" --backend cpu --budget nan

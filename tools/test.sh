@@ -7,3 +7,8 @@ preset=${1:-release}
 install_packages
 build "$preset" all all_verify_interface_header_sets
 ctest --preset "$preset"
+if python3 -c "import numpy" 2>/dev/null; then
+  HYPIC=$PWD/build/$preset/hypic python3 -m unittest discover -s tools/python/hypic_check/tests
+else
+  echo "SKIP: tests of tools/python/hypic_check: python3 has no numpy"
+fi

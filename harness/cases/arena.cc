@@ -67,12 +67,31 @@ Array rounded(Array x, DType dtype) {
   return x;
 }
 
+Array to_array(const Tensor& tensor) {
+  Array out(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.begin() + tensor.rank));
+  visit_float(tensor.dtype, [&]<class T>(T value) {
+    const auto* from = static_cast<const std::byte*>(tensor.data);  // may be unaligned
+    for (double& x : out.data) {
+      std::memcpy(&value, from, sizeof(value));
+      from += sizeof(value);
+      if constexpr (std::is_same_v<T, double>)
+        x = value;
+      else
+        x = static_cast<float>(value);
+    }
+  });
+  return out;
+}
+
+std::vector<std::byte> bytes_of(const Array& values, DType dtype) {
+  std::vector<std::byte> bytes(values.data.size() * size_of(dtype));
+  for (size_t i = 0; i < values.data.size(); ++i) store(&bytes[i * size_of(dtype)], dtype, values.data[i]);
+  return bytes;
+}
+
 void put(Backend& backend, const Tensor& to, const Array& values) {
   HYPIC_CHECK(to.size() == static_cast<int64_t>(values.data.size()));
-  std::vector<std::byte> bytes(to.bytes());
-  for (size_t i = 0; i < values.data.size(); ++i)
-    store(&bytes[i * size_of(to.dtype)], to.dtype, values.data[i]);
-  backend.upload(to, bytes.data());
+  backend.upload(to, bytes_of(values, to.dtype).data());
 }
 
 Tensor Arena::add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap,

@@ -18,6 +18,12 @@ using reference::Array;
 // x as the dtype holds it.
 Array rounded(Array x, DType dtype);
 
+// The elements of a host tensor of any float dtype, which may be unaligned.
+Array to_array(const Tensor& tensor);
+
+// The elements as the dtype holds them, row-major.
+std::vector<std::byte> bytes_of(const Array& values, DType dtype);
+
 // Uploads values into a contiguous tensor of a backend.
 void put(Backend& backend, const Tensor& to, const Array& values);
 

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/safetensors.h"
+#include "harness/cases/axes.h"
 #include "harness/cases/family_case.h"
 #include "harness/cases/layer.h"
 
@@ -18,43 +19,11 @@ namespace {
 using reference::InputSpec;
 using reference::Role;
 
-// Sizes that nothing else has, so that a shape of the family's inputs shows which axis is which.
-constexpr Dims kSymbols{.T = 1009, .Hk = 1013, .Hv = 1019, .dk = 1021, .dv = 1031, .extra = 1033};
-
-struct Axis {
-  const char* name;
-  int64_t Dims::*size;
-};
-constexpr Axis kAxes[] = {{"T", &Dims::T},   {"Hk", &Dims::Hk}, {"Hv", &Dims::Hv},
-                          {"dk", &Dims::dk}, {"dv", &Dims::dv}, {"m", &Dims::extra}};
-
-const Axis& axis_of(int64_t symbol) {
-  for (const Axis& axis : kAxes)
-    if (kSymbols.*axis.size == symbol) return axis;
-  HYPIC_CHECK(false, symbol);
-}
-
 std::string named_shape(const InputSpec& spec) {
   std::string text;
   for (const int64_t symbol : spec.shape)
     text += str(text.empty() ? "" : ", ", axis_of(symbol).name);
   return str(spec.name, " [", text, "]");
-}
-
-Array to_array(const Tensor& tensor) {
-  Array out(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.begin() + tensor.rank));
-  visit_float(tensor.dtype, [&]<class T>(T value) {
-    const auto* from = static_cast<const std::byte*>(tensor.data);  // may be unaligned
-    for (double& x : out.data) {
-      std::memcpy(&value, from, sizeof(value));
-      from += sizeof(value);
-      if constexpr (std::is_same_v<T, double>)
-        x = value;
-      else
-        x = static_cast<float>(value);
-    }
-  });
-  return out;
 }
 
 struct Captured {

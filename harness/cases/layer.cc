@@ -16,21 +16,6 @@ using reference::Vector;
 
 namespace {
 
-bool is_gate(Role role) {
-  switch (role) {
-    case Role::log_decay:
-    case Role::decay:
-    case Role::slope:
-    case Role::step:
-    case Role::rate:
-    case Role::write:
-    case Role::logit:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool is_rotated(Role role) {
   return role == Role::query || role == Role::key || role == Role::unit_key;
 }
@@ -39,18 +24,6 @@ bool has_position(const FamilyReference& family, const Dims& dims) {
   for (const InputSpec& spec : family.inputs(dims))
     if (spec.role == Role::position) return true;
   return false;
-}
-
-// Every value rounded once, up or down. A decay's rounding is that of its logarithm.
-Inputs moved_once(const FamilyReference& family, const Dims& dims, Inputs inputs, double eps,
-                  Draw& draw) {
-  const auto factor = [&] { return 1 + (draw.integer(0, 1) ? eps : -eps); };
-  for (const InputSpec& spec : family.inputs(dims)) {
-    if (spec.role == Role::position) continue;
-    for (double& x : inputs.at(spec.name).data)
-      x = spec.role == Role::decay ? std::exp(std::log(x) * factor()) : x * factor();
-  }
-  return inputs;
 }
 
 std::vector<double> norms(const Array& x) {
@@ -100,6 +73,32 @@ Array applied(OperatorKind kind, const Array& log_scale, const Array& T, const A
 }
 
 }  // namespace
+
+bool is_gate(Role role) {
+  switch (role) {
+    case Role::log_decay:
+    case Role::decay:
+    case Role::slope:
+    case Role::step:
+    case Role::rate:
+    case Role::write:
+    case Role::logit:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Inputs moved_once(const FamilyReference& family, const Dims& dims, Inputs inputs, double eps,
+                  Draw& draw) {
+  const auto factor = [&] { return 1 + (draw.integer(0, 1) ? eps : -eps); };
+  for (const InputSpec& spec : family.inputs(dims)) {
+    if (spec.role == Role::position) continue;
+    for (double& x : inputs.at(spec.name).data)
+      x = spec.role == Role::decay ? std::exp(std::log(x) * factor()) : x * factor();
+  }
+  return inputs;
+}
 
 Inputs at_positions(const FamilyReference& family, const Dims& dims, Inputs inputs,
                     const std::vector<int64_t>& positions) {

@@ -19,6 +19,12 @@ using reference::Dims;
 using reference::FamilyReference;
 using reference::Inputs;
 
+// Whether an input has the backend's state dtype, not its compute dtype.
+bool is_gate(reference::Role role);
+
+// Every value rounded once, up or down, by `eps` relative. A decay's rounding is that of its logarithm.
+Inputs moved_once(const FamilyReference& family, const Dims& dims, Inputs inputs, double eps, Draw& draw);
+
 // Chains in tokens, written one after another.
 class Plan {
  public:

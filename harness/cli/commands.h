@@ -10,6 +10,7 @@ void add_families(CLI::App& app, int& status);
 void add_load(CLI::App& app, int& status, const std::string& command_line);
 void add_models(CLI::App& app, int& status);
 void add_run(CLI::App& app, int& status, const std::string& command_line);
+void add_golden(CLI::App& app, int& status, const std::string& command_line);
 void add_report(CLI::App& app, int& status);
 void add_quality(CLI::App& app, int& status, const std::string& command_line);
 void add_score(CLI::App& app, int& status);

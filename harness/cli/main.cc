@@ -6,9 +6,12 @@
 
 #include "core/check.h"
 #include "harness/cli/commands.h"
+#include "harness/kernel_process.h"
 #include "reports/text.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app{
       "hypic checks and measures position-independent caching for hybrid-attention language "
       "models."};
@@ -23,6 +26,7 @@ int main(int argc, char** argv) {
   hypic::add_run(app, status, command_line);
   hypic::add_validate(app, status, command_line);
   hypic::add_conformance(app, status, command_line);
+  hypic::add_golden(app, status, command_line);
   hypic::add_ttft(app, status, command_line);
   hypic::add_quality(app, status, command_line);
   hypic::add_load(app, status, command_line);
@@ -51,5 +55,16 @@ int main(int argc, char** argv) {
     std::cerr << "hypic: cannot write to standard output\n";
     return 2;
   }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!hypic::kernel_process::is_child())
+    if (const std::string kernel = hypic::kernel_process::named_in(argc, argv); !kernel.empty())
+      return hypic::kernel_process::run_self(argv, kernel);
+  const int status = run(argc, argv);
+  hypic::kernel_process::done(status);
   return status;
 }

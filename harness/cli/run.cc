@@ -13,6 +13,7 @@
 #include "harness/backends.h"
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
+#include "harness/kernel_process.h"
 #include "harness/runner.h"
 #include "reports/text.h"
 #include "reports/write.h"
@@ -45,6 +46,7 @@ int run_and_say(const Suite& suite, RunSettings settings) {
   settings.terminal = isatty(STDOUT_FILENO) && !settings.quiet;
   if (!settings.terminal && !settings.quiet) settings.progress = &std::cerr;
   settings.stop = &stop_asked;
+  settings.resume = settings.resume || kernel_process::goes_on();
   stop_on_signals();
   const Report report = run_suite(suite, settings);
   const size_t all = report.results.size(), unfinished = count(report, Verdict::undecided);
@@ -126,9 +128,25 @@ int run_and_show(const std::string& command, const std::function<Suite()>& suite
 
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help) {
   command.add_option("--backend", backend, help);
-  const auto rung = std::make_shared<std::string>();
-  command.add_option("--rung", *rung, "Kernels of cuda and cuda32: fast (default; plain where none is) or plain");
-  command.parse_complete_callback([&backend, rung] { backend = on_rung(backend, *rung); });
+  struct Kernels {
+    std::string rung, file;
+    int seconds = kernel_process::kSeconds;
+  };
+  const auto kernels = std::make_shared<Kernels>();
+  command.add_option("--rung", kernels->rung,
+                     "Kernels of cuda and cuda32: fast (default; plain where none is) or plain");
+  CLI::Option* file = command.add_option(
+      kernel_process::kOption, kernels->file,
+      "Shared library whose kernels replace the backend's (docs/bring-your-own-kernel.md); it runs in a child process");
+  command.add_option("--kernel-seconds", kernels->seconds, "That one call of it may take (default 120)")
+      ->check(CLI::Range(1, 86400))
+      ->needs(file);
+  command.parse_complete_callback([&backend, kernels, file] {
+    backend = on_rung(backend, kernels->rung);
+    if (!*file) return;
+    backend = with_kernel(backend, kernels->file);
+    kernel_process::limit_seconds(kernels->seconds);
+  });
 }
 
 void add_run(CLI::App& app, int& status, const std::string& command_line) {

@@ -28,7 +28,7 @@ int run_and_show(const std::string& command, const std::function<Suite()>& suite
 // On the terminal: the first `texts` columns to the left, numbers to the right.
 void print(const Table& table, size_t texts);
 
-// Adds --backend and --rung; `backend` receives both, as make_backend takes it.
+// Adds --backend, --rung and --kernel; `backend` receives all, as make_backend takes it.
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help);
 
 }  // namespace hypic

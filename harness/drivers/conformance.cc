@@ -12,6 +12,7 @@
 #include "harness/cases/captured.h"
 #include "harness/cases/family_case.h"
 #include "harness/driver.h"
+#include "harness/kernel_process.h"
 #include "harness/pattern.h"
 #include "reports/text.h"
 
@@ -32,12 +33,19 @@ std::string joined(const std::vector<std::string>& names) {
 
 double share(const Comparison& c) { return c.bound > 0 ? c.rms / c.bound : 0; }
 
+// Of a backend with a plug-in: what it offers, and families that somebody names.
+bool offered(const Selection& s, const Case& c) {
+  if (kernel_process::library().empty()) return true;
+  return kernel_process::offers(c.op, c.family.empty() || !s.families.empty() ? nullptr : &family_named(c.family));
+}
+
 Settings settings_of(const Selection& s, std::function<void()> tick) {
   return {.thorough = s.thorough, .tick = std::move(tick), .patience = s.thorough ? 3600 : 300};
 }
 
 Result run_cases(const Selection& s, const std::vector<Case>& cases, const ProgressFn& progress) {
   const auto backend = make_backend(s.backend);
+  const int64_t before = kernel_process::calls();
   Result result;
   result.verdict = Verdict::pass;
   Table table{str("Cases on ", backend->name(),
@@ -85,6 +93,10 @@ Result run_cases(const Selection& s, const std::vector<Case>& cases, const Progr
       result.values.push_back({"launches." + kernel, static_cast<double>(count), "launches"});
     }
     result.tables.push_back(std::move(ran));
+  }
+  if (!kernel_process::library().empty() && kernel_process::calls() == before) {
+    result.verdict = Verdict::skip;
+    result.why = "the kernel computed none of it";
   }
   if (failed > 0) {
     result.verdict = Verdict::fail;
@@ -185,9 +197,10 @@ std::vector<Case> selected(const Selection& s) {
   for (const Case& c : all_cases())
     if (among(s.ops, c.op) &&
         (s.families.empty() || (!c.family.empty() && among(s.families, c.family))) &&
-        std::regex_search(c.name, filter))
+        std::regex_search(c.name, filter) && offered(s, c))
       cases.push_back(c);
-  require(!cases.empty(), "no case's name matches \"", s.filter, "\"");
+  require(!cases.empty(), "no case's name matches \"", s.filter, "\"",
+          kernel_process::library().empty() ? "" : " among those of what the kernel offers");
   return cases;
 }
 
