@@ -319,6 +319,9 @@ class Backend {
   // there is no choice.
   virtual std::map<std::string, int64_t> launches() const { return {}; }
 
+  // Before the first operation on a thread that did not make it.
+  virtual void enter_thread() const {}
+
   // Memory. allocate throws Error when there is none left. Fresh memory holds NaN in every float type.
   virtual size_t available_bytes() const = 0;  // that allocate may still give, as far as is known
   virtual void* allocate(size_t bytes) = 0;

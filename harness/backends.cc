@@ -12,19 +12,20 @@
 
 namespace hypic {
 
-std::unique_ptr<Backend> make_backend(const std::string& name) {
+std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   if (const size_t plus = name.find('+'); plus != name.npos) {
     require(kernel_process::is_child(), name, ": a kernel is loaded in a child process only; give it by --kernel");
-    std::unique_ptr<Backend> base = make_backend(name.substr(0, plus));
+    std::unique_ptr<Backend> base = make_backend(name.substr(0, plus), device);
     void* const stream = cuda::stream_of(*base);
     return plugin::make_plugin_backend(std::move(base), name.substr(plus + 1), stream, kernel_process::watch());
   }
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
   for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
-    if (name == family || name == str(family, ":fast")) return cuda::make_cuda_backend({.compute = compute});
+    if (name == family || name == str(family, ":fast"))
+      return cuda::make_cuda_backend({.compute = compute, .device = device});
     if (name == str(family, ":plain"))
-      return cuda::make_cuda_backend({.compute = compute, .rung = cuda::Rung::plain});
+      return cuda::make_cuda_backend({.compute = compute, .rung = cuda::Rung::plain, .device = device});
   }
   if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
   fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT");

@@ -96,6 +96,8 @@ class CudaBackend final : public Backend {
   std::map<std::string, int64_t> launches() const override { return {launches_.begin(), launches_.end()}; }
   cudaStream_t stream() const { return stream_; }
 
+  void enter_thread() const override { check(cudaSetDevice(options_.device), "device"); }
+
   size_t available_bytes() const override {
     size_t available = 0, total = 0;
     check(cudaMemGetInfo(&available, &total), "memory");

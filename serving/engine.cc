@@ -5,8 +5,10 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -211,7 +213,7 @@ struct Engine::Room {
 class Engine::Batch {
  public:
   Batch(Engine& engine, const Mode& mode, const RunOptions& options = {})
-      : input(engine.plan_input(mode)), options(options), which_state(input.max_rows), engine_(engine) {}
+      : input(engine.plan_input(mode)), options(options), engine_(engine) {}
   ~Batch() {
     for (Running& r : running) release(r);
     release_build_states();
@@ -243,14 +245,19 @@ class Engine::Batch {
   PlanInput input;
   RunOptions options;
   Plan plan;
-  size_t next_table = 0;  // of the plan's
+  std::vector<size_t> planned;  // which running requests those of the plan are
+  std::vector<Plan> given_up;   // whose tables the device may still read
+  size_t next_table = 0;        // of the plan's
   std::vector<Running> running;
   struct Built {
     bool admitted;
     size_t request;  // the first one that needs it
+    std::unique_ptr<Arrival> arrival = {};  // it comes from elsewhere
+    bool arrived = false;
+    bool elsewhere() const { return arrival || arrived; }
   };
   std::vector<Built> built;  // by build
-  BuildStates which_state;
+  bool receives = false;     // some of them came from elsewhere, or were to
   std::vector<int32_t> build_states;  // slots, by their number
   HostSeconds times;
   HostSeconds* host() { return options.host_times ? &times : nullptr; }  // where times go; nullptr: nobody asked
@@ -372,7 +379,7 @@ std::vector<Progress> Engine::advance() {
     if (next != live_.end()) {
       const auto rows = static_cast<size_t>((*next)->plan.tables[(*next)->next_table].row_count());
       if (!next_ || !next_->begun) joining = answering();
-      if (rows + joining.size() > static_cast<size_t>(options_.max_rows)) joining.clear();
+      if (rows + joining.size() > static_cast<size_t>(options_.max_rows) || receives(**next)) joining.clear();
       run_table(**next, joining, progress);
     }
     if (joining.empty()) decode(progress);
@@ -409,12 +416,64 @@ std::unique_ptr<Engine::Batch> Engine::plan(const std::vector<Request>& requests
   // Only now: what is worth storing must not take the slots that a request needs.
   for (size_t i = 0; i < batch.running.size(); ++i)
     plan_saves(batch.running[i], batch.input.requests[i]);
-  batch.plan = plan_prefill(batch.input);
-  for (size_t i = 0; i < batch.running.size(); ++i) {
-    batch.running[i].residues = batch.plan.residues[i];
-    batch.running[i].ticket = ++last_ticket_;
-  }
+  plan_tables(batch);
+  for (Running& r : batch.running) r.ticket = ++last_ticket_;
   return planned;
+}
+
+// The forwards of the requests that have no token yet, and of the builds that neither come from elsewhere nor have come.
+// Each build gets a state to run in. Where something comes from elsewhere, how many that takes was not known when there
+// was room for the request: then those for which there is none run first, in forwards of their own.
+void Engine::plan_tables(Batch& batch) {
+  batch.planned.clear();
+  for (size_t i = 0; i < batch.running.size(); ++i)
+    if (batch.running[i].response.tokens.empty()) batch.planned.push_back(i);
+  PlanInput part = plan_input(batch.input.mode);
+  part.residues = batch.input.residues;
+  batch.plan = {};
+  batch.next_table = 0;
+  const auto add = [&] {
+    Plan plan = plan_prefill(part);
+    std::move(plan.tables.begin(), plan.tables.end(), std::back_inserter(batch.plan.tables));
+    std::move(plan.logit_owners.begin(), plan.logit_owners.end(), std::back_inserter(batch.plan.logit_owners));
+    batch.plan.residues = std::move(plan.residues);
+    batch.plan.counters += plan.counters;
+    part.builds.clear();
+  };
+  std::optional<BuildStates> which(batch.input.max_rows);
+  for (size_t i = 0; i < batch.built.size(); ++i) {
+    if (batch.built[i].elsewhere()) continue;
+    Build build = batch.input.builds[i];
+    const auto tokens = static_cast<int64_t>(build.tokens.size());
+    auto state = static_cast<size_t>(BuildStates(*which).next(tokens));
+    if (state == batch.build_states.size()) {
+      if (batch.receives && state > 0 && cache_.most_available(states_) == 0) {
+        add();
+        which.emplace(batch.input.max_rows);
+        state = 0;
+      } else {
+        batch.build_states.push_back(take(states_));
+      }
+    }
+    which->next(tokens);
+    build.state = batch.build_states[state];
+    part.builds.push_back(std::move(build));
+  }
+  // One at least for what does not come after all.
+  if (batch.receives && batch.build_states.empty()) batch.build_states.push_back(take(states_));
+  for (const size_t i : batch.planned) part.requests.push_back(batch.input.requests[i]);
+  add();
+  for (size_t i = 0; i < batch.planned.size(); ++i)
+    batch.running[batch.planned[i]].residues = batch.plan.residues[i];
+}
+
+// After something does not come: it is computed here. Prompts that are through have their tokens and go on.
+void Engine::restart(Batch& batch) {
+  ++restarts_;
+  for (Batch::Built& built : batch.built)
+    if (built.arrival && built.arrival->fails()) built.arrival.reset();
+  batch.given_up.push_back(std::move(batch.plan));
+  plan_tables(batch);
 }
 
 // What the prompts leave goes to the cache at once, for those that come next. Decoding needs no operators, and shares
@@ -445,16 +504,22 @@ void Engine::end_prefill(Batch& batch) {
 Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
   Batch batch(*this, mode, options);
   std::vector<SegmentCache::Pin> pins;
+  std::vector<int32_t> residues;  // by segment
   int32_t position = 0;
   for (const Tokens& tokens : segments) {
     check_tokens(tokens);
     const int32_t n = static_cast<int32_t>(tokens.size()), most = model_.spec().max_positions;
     require(n < most, "a segment of ", n, " tokens exceeds the model's ", most, " positions");
     if (position > most - n) position = 0;  // a corpus may be longer than any prompt
-    residue_for(tokens, position, true, pins, batch);
+    residues.push_back(residue_for(tokens, position, true, pins, batch));
     position += n;
   }
-  batch.plan = plan_prefill(batch.input);
+  plan_tables(batch);
+  for (size_t i = 0; options.sink && i < segments.size(); ++i) {
+    if (residues[i] == kNone) continue;
+    const Residue& residue = batch.input.residues[residues[i]];
+    options.sink->begin(i, {residue.pages, residue.op}, !batch.builds(residues[i]));
+  }
   std::vector<Progress> none;
   while (!batch.prefilled()) run_table(batch, {}, none);
   if (options_.faults.warm_without_state && segments.size() == 1)
@@ -677,14 +742,14 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   // Where only one of the two is cached both are built; the one in excess is given back afterwards.
   residue.built_at = cache_.built_at(tokens).value_or(position);
   Build& build = input.builds.emplace_back();
-  batch.built.push_back({admitted, request});
+  Batch::Built& built = batch.built.emplace_back(Batch::Built{admitted, request});
   build.residue = index;
   build.tokens = tokens;
-  const int32_t state = batch.which_state.next(n);
-  if (state == static_cast<int32_t>(batch.build_states.size())) batch.build_states.push_back(take(states_));
-  build.state = batch.build_states[state];
   residue.op = take(operators_);
   residue.pages = take(pages_, pages_for(n, options_.pools.page_size));
+  if (source_ && !warm)
+    built.arrival = source_->accept(tokens, mode.operator_first(), mode.tail, {residue.pages, residue.op});
+  batch.receives = batch.receives || built.arrival;
   return index;
 }
 
@@ -697,7 +762,7 @@ void Engine::store_builds(Batch& batch) {
     Residue& residue = batch.input.residues[build.residue];
     const int32_t op = std::exchange(residue.op, kNone);
     if (op == kNone) continue;
-    if (batch.built[i].admitted) {
+    if (batch.built[i].admitted && !batch.built[i].arrival) {
       for (const int32_t page : residue.pages) pages_.share(page);
       cache_.insert_residue(build.tokens, mode.operator_first(), mode.tail, residue.pages, op, residue.built_at);
     } else {
@@ -722,6 +787,47 @@ void Engine::store_prefixes(Batch& batch) {
   }
 }
 
+// What a forward of the prefill does around each layer.
+class Engine::Hooks final : public LayerHooks {
+ public:
+  // Of the batch's table t.
+  Hooks(Batch& batch, size_t t) : options_(batch.options), last_(t + 1 == batch.plan.tables.size()) {
+    for (const ChainItem& item : batch.plan.tables[t].items)
+      for (size_t i = 0; i < batch.built.size() && item.kind == ChainItem::Kind::jump; ++i)
+        if (batch.built[i].arrival && batch.input.residues[batch.input.builds[i].residue].op == item.op &&
+            std::find(awaited_.begin(), awaited_.end(), &batch.built[i]) == awaited_.end())
+          awaited_.push_back(&batch.built[i]);
+  }
+  bool awaits() const { return !awaited_.empty(); }
+  bool needed() const { return options_.hooks || !awaited_.empty() || (options_.sink && last_); }
+
+  void before(int layer) override {
+    for (const Batch::Built* built : awaited_)
+      if (!built->arrival->place(layer)) throw NotComing();
+    if (options_.hooks) options_.hooks->before(layer);
+  }
+  void after(int layer) override {
+    if (options_.hooks) options_.hooks->after(layer);
+    if (options_.sink && last_) options_.sink->after(layer);
+  }
+  void all_arrived() {
+    for (Batch::Built* built : awaited_) {
+      built->arrived = true;
+      built->arrival.reset();
+    }
+  }
+
+ private:
+  const RunOptions& options_;
+  std::vector<Batch::Built*> awaited_;
+  const bool last_;
+};
+
+// Whether the next forward of a batch waits for something from elsewhere: it may be given up then, half done.
+bool Engine::receives(Batch& batch) const {
+  return batch.receives && Hooks(batch, batch.next_table).awaits();
+}
+
 // The next forward of a batch's prompts, with a step of the answers that join it.
 void Engine::run_table(Batch& batch, const std::vector<Running*>& joining, std::vector<Progress>& progress) {
   const RunOptions& options = batch.options;
@@ -743,10 +849,17 @@ void Engine::run_table(Batch& batch, const std::vector<Running*>& joining, std::
     return model_.backend().begin(table);
   };
   if (options.routes) options.routes->begin(table);
-  enqueue_forward(model_, pools_, upload(), logits, {options.tap, options.hooks, options.routes});
+  Hooks hooks(batch, t);
+  try {
+    enqueue_forward(model_, pools_, upload(), logits, {options.tap, hooks.needed() ? &hooks : nullptr, options.routes});
+  } catch (const NotComing&) {
+    restart(batch);
+    return;
+  }
+  hooks.all_arrived();
   std::vector<Running*> owners = joining;
   for (const int32_t owner : batch.plan.logit_owners[t]) {
-    Running& r = batch.running[owner];
+    Running& r = batch.running[batch.planned[owner]];
     const auto row = static_cast<int64_t>(owners.size());
     if (r.logits) r.response.logits = to_doubles(model_.backend(), logits.tensor().at(row));
     owners.push_back(&r);

@@ -14,6 +14,7 @@
 #include "models/pools.h"
 #include "serving/mode.h"
 #include "serving/planner.h"
+#include "serving/residue_stream.h"
 #include "serving/segment_cache.h"
 #include "serving/slots.h"
 
@@ -67,6 +68,7 @@ struct RunOptions {
   LayerHooks* hooks = nullptr;
   RouteHook* routes = nullptr;  // of the prefill
   bool host_times = false;  // fill RunResult::host
+  ResidueSink* sink = nullptr;  // warm: sees the residues asked for, but those too short to be any
 };
 
 // What a run spends on the host while the device has nothing to do, in seconds.
@@ -111,6 +113,9 @@ class Engine {
   RunResult run(const std::vector<Request>& requests, const Mode& mode,
                 const RunOptions& options = {});
 
+  // Before the first call on a thread that did not make it.
+  void enter_thread() const { model_.backend().enter_thread(); }
+
   // The same step by step. submit plans the requests together and takes what they need of the pools; steps then run
   // them beside those that came before. In their order. Errors as above; nothing has been submitted then.
   std::vector<Submitted> submit(const std::vector<Request>& requests, const Mode& mode);
@@ -129,8 +134,14 @@ class Engine {
   bool is_cached(const Request& request, const Mode& mode) const;
 
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
-  // nothing else runs. Of the options tap, hooks and routes count. Errors as above.
+  // nothing else runs. Of the options tap, hooks, routes and sink count. Errors as above.
   Counters warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options = {});
+
+  // Where run and submit ask for the residues that are not cached, from now on; nullptr: nowhere. What comes from there
+  // is placed layer by layer, while the forward that needs it runs; what does not come after all is computed here, and
+  // the prompts that are under way with it begin anew. Answers never depend on it. It outlives what was submitted.
+  void receive_from(ResidueSource* source) { source_ = source; }
+  int64_t restarts() const { return restarts_; }  // for what did not come
 
   // Also while a request runs, from its tap or hooks: see SegmentCache.
   void flush() { cache_.flush(); }
@@ -151,6 +162,8 @@ class Engine {
   struct Room;     // slots of each kind
   struct Draws;
   struct Step;
+  class Hooks;
+  struct NotComing {};
 
   std::unique_ptr<Batch> plan(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
   std::vector<Progress> advance();
@@ -167,6 +180,9 @@ class Engine {
   void plan_saves(Running& running, PlanRequest& plan);
   int32_t take(Slots& slots);
   std::vector<int32_t> take(Slots& slots, int64_t count);
+  void plan_tables(Batch& batch);
+  void restart(Batch& batch);
+  bool receives(Batch& batch) const;
   void run_table(Batch& batch, const std::vector<Running*>& joining, std::vector<Progress>& progress);
   void end_prefill(Batch& batch);
   void store_builds(Batch& batch);
@@ -201,6 +217,8 @@ class Engine {
     void operator()(int32_t* memory) const noexcept { backend->release_host(memory); }
   };
   std::unique_ptr<int32_t[], ReleaseHost> host_tokens_;  // of two steps
+  ResidueSource* source_ = nullptr;
+  int64_t restarts_ = 0;
   uint64_t last_ticket_ = 0;
   std::list<std::unique_ptr<Batch>> live_;  // the oldest first
   std::unique_ptr<Step> next_;              // of decode, where it is planned or begun ahead

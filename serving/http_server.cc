@@ -33,7 +33,7 @@ using HttpResponse = http::response<http::string_body>;
 // The client went away, or was too slow: nobody is left to answer.
 struct Gone {};
 
-// What the scheduler says about one request, on its way to the connection.
+// What the handler says about one request, on its way to the connection.
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   explicit Mailbox(const asio::any_io_executor& executor) : timer_(std::in_place, executor) {}
@@ -47,7 +47,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
       if (self->timer_) self->timer_->cancel();
     });
   }
-  // From here on nobody reads; the scheduler may keep it longer than there is a server.
+  // From here on nobody reads; the handler may keep it longer than there is a server.
   void close() {
     const std::scoped_lock lock(mutex_);
     timer_.reset();
@@ -118,8 +118,8 @@ struct HttpServer::Impl {
   static constexpr int64_t kToldSo = 256;  // connections above the bound that are told so; others are just closed
   static constexpr size_t kReadAhead = 1 << 16;
 
-  Impl(Scheduler& scheduler, Metrics& metrics, ServerOptions given)
-      : scheduler(scheduler), metrics(metrics), options(std::move(given)), acceptor(asio::make_strand(io)) {
+  Impl(RequestHandler& handler, Metrics& metrics, ServerOptions given)
+      : handler(handler), metrics(metrics), options(std::move(given)), acceptor(asio::make_strand(io)) {
     Failure failure;
     const auto address = asio::ip::make_address(options.address, failure);
     require(!failure, options.address, ": is no IP address; 127.0.0.1 is this machine only, 0.0.0.0 every interface");
@@ -144,7 +144,7 @@ struct HttpServer::Impl {
   }
 
   bool drain(std::chrono::milliseconds grace) {
-    scheduler.drain();
+    handler.drain();
     draining = true;
     asio::post(acceptor.get_executor(), [this] {
       Failure ignored;
@@ -380,13 +380,13 @@ struct HttpServer::Impl {
     }
     if (path == "/health") {
       check(request, get, false);
-      const Load load = scheduler.load();
+      const Load load = handler.load();
       if (load.ready && !load.draining) return json_response(200, "{\"status\":\"ready\"}\n");
       return json_response(503, load.draining ? "{\"status\":\"draining\"}\n" : "{\"status\":\"warming up\"}\n");
     }
     if (path == "/metrics") {
       check(request, get, false);
-      return json_response(200, metrics.text(scheduler.load()), "text/plain; version=0.0.4");
+      return json_response(200, metrics.text(handler.load()), "text/plain; version=0.0.4");
     }
     if (path == "/v1/models") {
       check(request, get, true);
@@ -400,14 +400,14 @@ struct HttpServer::Impl {
     if (path == "/server_info") {
       check(request, get, true);
       ordered_json info = ordered_json::parse(options.info);
-      const Load load = scheduler.load();
+      const Load load = handler.load();
       info["running"] = load.running;
       info["waiting"] = load.waiting;
       return json_response(200, info.dump());
     }
     if (path == "/flush_cache") {
       check(request, post, true);
-      scheduler.flush();
+      handler.flush();
       return json_response(200, "{\"status\":\"flushed\"}\n");
     }
     if (path == "/tokenize") {
@@ -474,20 +474,20 @@ struct HttpServer::Impl {
     return request;
   }
 
-  // A request with the scheduler; cancelled if it has not ended.
+  // A request with the handler; cancelled if it has not ended.
   struct Asked {
-    Asked(Scheduler& scheduler, Request request, const asio::any_io_executor& executor)
-        : scheduler(scheduler), mailbox(std::make_shared<Mailbox>(executor)) {
-      id = scheduler.submit(std::move(request), [box = mailbox](const Notice& event) { box->put(event); });
+    Asked(RequestHandler& handler, Request request, const asio::any_io_executor& executor)
+        : handler(handler), mailbox(std::make_shared<Mailbox>(executor)) {
+      id = handler.submit(std::move(request), [box = mailbox](const Notice& event) { box->put(event); });
     }
     ~Asked() {
-      if (id != 0 && !ended) scheduler.cancel(id);
+      if (id != 0 && !ended) handler.cancel(id);
       mailbox->close();
     }
     Asked(const Asked&) = delete;
     Asked& operator=(const Asked&) = delete;
 
-    Scheduler& scheduler;
+    RequestHandler& handler;
     const std::shared_ptr<Mailbox> mailbox;
     uint64_t id = 0;
     bool ended = false;
@@ -583,8 +583,8 @@ struct HttpServer::Impl {
     if (with_ids) answer.token_ids.emplace();
     std::optional<TextStream> text;
     if (options.tokenizer) text.emplace(*options.tokenizer, wanted.stop);
-    if (!scheduler.load().ready) throw ApiError(503, "the server is warming up; /health says when it is ready");
-    Asked asked(scheduler, std::move(prompt), connection.stream.get_executor());
+    if (!handler.load().ready) throw ApiError(503, "the server is warming up; /health says when it is ready");
+    Asked asked(handler, std::move(prompt), connection.stream.get_executor());
     if (asked.id == 0)
       throw draining ? ApiError(503, "the server is shutting down")
                      : ApiError(429, "too many requests are waiting; try again later");
@@ -662,7 +662,7 @@ struct HttpServer::Impl {
     co_return events.keeps();
   }
 
-  Scheduler& scheduler;
+  RequestHandler& handler;
   Metrics& metrics;
   const ServerOptions options;
   const int64_t started = std::time(nullptr);
@@ -677,8 +677,8 @@ struct HttpServer::Impl {
   std::vector<std::thread> threads;
 };
 
-HttpServer::HttpServer(Scheduler& scheduler, Metrics& metrics, ServerOptions options)
-    : impl_(std::make_unique<Impl>(scheduler, metrics, std::move(options))) {}
+HttpServer::HttpServer(RequestHandler& handler, Metrics& metrics, ServerOptions options)
+    : impl_(std::make_unique<Impl>(handler, metrics, std::move(options))) {}
 HttpServer::~HttpServer() = default;
 uint16_t HttpServer::port() const { return impl_->port; }
 bool HttpServer::drain(std::chrono::milliseconds grace) { return impl_->drain(grace); }

@@ -1,4 +1,4 @@
-// The scheduler over HTTP, as OpenAI's clients speak it; docs/serving.md lists paths and fields.
+// A request handler over HTTP, as OpenAI's clients speak it; docs/serving.md lists paths and fields.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "models/tokenizer.h"
 #include "serving/openai_api.h"
-#include "serving/scheduler.h"
+#include "serving/request_handler.h"
 
 namespace hypic {
 
@@ -37,8 +37,8 @@ struct ServerOptions {
 
 class HttpServer {
  public:
-  // Listens at once. The scheduler and the metrics outlive it. Error: the address cannot be used.
-  HttpServer(Scheduler& scheduler, Metrics& metrics, ServerOptions options);
+  // Listens at once. The handler and the metrics outlive it. Error: the address cannot be used.
+  HttpServer(RequestHandler& handler, Metrics& metrics, ServerOptions options);
   ~HttpServer();
 
   uint16_t port() const;

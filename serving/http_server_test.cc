@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "reference/cpu_backend.h"
+#include "serving/scheduler.h"
 
 namespace hypic {
 namespace {

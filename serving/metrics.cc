@@ -91,6 +91,12 @@ std::string Metrics::text(const Load& load) const {
          Values{{"device", cache.device.total()}, {"host", cache.host.total()}, {"disk", cache.disk.total()}});
   one("hypic_cache_entries", "Cached entries; a segment has two", "gauge", cache.entries);
   one("hypic_cache_evicted_total", "Entries that are gone for want of room", "counter", cache.evicted);
+  if (load.router) {
+    one("hypic_router_workers_up", "Workers that are up", "gauge", load.router->workers_up);
+    one("hypic_router_retried_total", "Requests that began again on another worker", "counter", load.router->retried);
+    family("hypic_router_segments_total", "Segments of prompts, by who computes them or has them", "counter", "by",
+           load.router->segments);
+  }
   text += first_.text("hypic_time_to_first_token_seconds", "From a request's arrival to its first token");
   text += next_.text("hypic_inter_token_seconds", "Between two tokens of a request");
   text += whole_.text("hypic_request_seconds", "From a request's arrival to its end");

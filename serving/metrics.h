@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "serving/engine.h"
@@ -24,11 +26,18 @@ class Histogram {
   double sum_ = 0;
 };
 
+// How things stand with a router's workers, and what became of missing segments since the beginning.
+struct RouterLoad {
+  int64_t workers_up = 0, retried = 0;
+  std::vector<std::pair<const char*, int64_t>> segments;
+};
+
 // How things stand.
 struct Load {
   int64_t running = 0, waiting = 0;  // requests
   bool ready = false, draining = false;
   CacheUsage cache;
+  std::optional<RouterLoad> router;
 };
 
 class Metrics {

@@ -80,6 +80,7 @@ Load Scheduler::load() const {
 }
 
 void Scheduler::run() {
+  engine_.enter_thread();
   warm_up();
   for (;;) {
     std::vector<uint64_t> cancelled;

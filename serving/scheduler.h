@@ -15,6 +15,7 @@
 
 #include "serving/engine.h"
 #include "serving/metrics.h"
+#include "serving/request_handler.h"
 
 namespace hypic {
 
@@ -24,38 +25,27 @@ struct SchedulerOptions {
   int64_t prompt_tokens = 8192;  // of prompts that start together, unless one alone has more
 };
 
-// What a request's owner hears, on the scheduler's thread: nothing that takes long may be done there.
-struct Notice {
-  enum class Kind { token, failed } kind = Kind::token;
-  int32_t token = 0;
-  bool last = false;  // of either kind: nothing comes after it
-  Reused reused;
-  int status = 500;  // failed: HTTP's, and one line
-  std::string error;
-};
-using Listener = std::function<void(const Notice&)>;
-
-class Scheduler {
+class Scheduler final : public RequestHandler {
  public:
   // Starts the thread, which first runs a small request, so that the first client does not wait for what happens once.
   // The engine is the scheduler's alone until its end.
   Scheduler(Engine& engine, Metrics& metrics, const SchedulerOptions& options);
   // Ends what runs; owners hear nothing more.
-  ~Scheduler();
+  ~Scheduler() override;
 
   // A number for cancel(); 0: the queue is full, or it drains. Requests wait their turn, but those whose segments are
   // all cached go before others, at most kMostPassed of them.
-  uint64_t submit(Request request, Listener listener);
+  uint64_t submit(Request request, Listener listener) override;
   // Its owner hears nothing more, except what is being said at this moment.
-  void cancel(uint64_t id);
+  void cancel(uint64_t id) override;
   // Empties the cache between two steps, and waits for that.
-  void flush();
+  void flush() override;
   // From now on nothing new is taken; what runs or waits goes on.
-  void drain();
+  void drain() override;
   // Waits until it is warm. Error: what the first request ran into.
   void wait_until_warm();
 
-  Load load() const;
+  Load load() const override;
 
   static constexpr int kMostPassed = 16;
 

@@ -260,7 +260,13 @@ void SegmentCache::unlist(Entry& entry) {
 void SegmentCache::forget_if_gone(Entry& entry) {
   if (entry.pins > 0 || !entry.gone()) return;
   ++evicted_;
+  if (!entry.flushed) say(entry, false);
   entries_.erase(Id(entry.id));
+}
+
+void SegmentCache::say(const Entry& entry, bool here) const {
+  if (options_.on_change && entry.id.part != Part::prefix)
+    options_.on_change(entry.id.part, entry.tokens, entry.id.first, entry.id.tail, here);
 }
 
 // In, out, and between the tiers.
@@ -277,6 +283,7 @@ void SegmentCache::place(const Id& id, std::span<const int32_t> tokens, Placemen
     entry->tokens.assign(tokens.begin(), tokens.end());
     entry->built_at = built_at;
     entry->used = tick();
+    say(*entry, true);
   }
   enter_device(*entry, std::move(placement));
   list(*entry);
@@ -580,6 +587,7 @@ void SegmentCache::flush() {
     disk_bytes_ -= entry.file_bytes;
     entry.file_bytes = 0;
     entry.flushed = true;
+    say(entry, false);
     if (entry.pins > 0) {
       flushed_.push_back(std::move(owned));
     } else {
@@ -754,6 +762,7 @@ void SegmentCache::scan_folder() {
       entry.used = clock_ = std::max(clock_ + 1, time);
       on_disk_[entry.used] = &entry;
       disk_bytes_ += entry.file_bytes;
+      say(entry, true);
     } catch (const DamagedFile& damaged) {
       warn(str(damaged.what(), "; removed"));
       fs::remove(path, error);

@@ -45,6 +45,9 @@ struct CacheOptions {
   int64_t queue_bytes = int64_t{1} << 30;
   ResidueFormat format = ResidueFormat::full;  // of host memory and disk
   int64_t seen_keys = 65536;                   // remembered for second_touch
+  // Called when K, V or an operator appear in the cache, in any tier, and when they are gone from all of them; by the
+  // caller's thread, in the middle of things: it may only take note.
+  std::function<void(Part part, const Tokens& tokens, int32_t first, int32_t tail, bool here)> on_change;
   std::function<void()> before_write;          // tests only: called before each file, not by the caller's thread
 };
 
@@ -211,6 +214,7 @@ class SegmentCache {
   void list(Entry& entry);
   void unlist(Entry& entry);
   void forget_if_gone(Entry& entry);
+  void say(const Entry& entry, bool here) const;
   void count_kept(const Entry& entry, int32_t sign);
   void count_hit(int from);
 

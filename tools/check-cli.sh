@@ -87,6 +87,15 @@ expect 2 "pred.jsonl:1: no known trace" trace "$out/pred.jsonl"
 expect 2 "is no IP address" serve --host nowhere
 expect 2 'unknown chat template "llama"; known: chatml' serve --chat-template llama
 expect 2 "--port" serve --port 70000
+if [ -x "$(dirname "$hypic")/hypic-cluster" ]; then
+  expect 0 "Answer over HTTP with workers" router --help
+  expect 2 "no worker that combines: give --combine" router
+  expect 2 '--scatter: "nowhere" is no HOST:PORT' router --combine 127.0.0.1:1 --scatter nowhere
+  expect 2 "LWS_LEADER_ADDRESS and LWS_GROUP_SIZE are not set" router --bootstrap lws
+  expect 2 "none not in {scatter,combine}" worker --role none
+  expect 2 "reuses no segments" worker --mode prefix
+  expect 2 "must be folder:PATH or redis:HOST:PORT" worker --store s3:bucket
+fi
 expect_of timeout 0 "draining" --preserve-status -s TERM 3 "$hypic" serve --port 0
 expect 2 "unknown model" serve --model random:none
 expect 2 "lower pages: fewer tokens" serve --tokens 2000000000

@@ -1,6 +1,7 @@
 # Sourced by demo.sh and test.sh: installs the Debian or Ubuntu packages that are missing.
 packages="g++ cmake ninja-build pkg-config libeigen3-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev librapidcheck-dev libbenchmark-dev libpcre2-dev libicu-dev libssl-dev libtbb-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libhiredis-dev
   libboost-dev"
 
 install_packages() {

@@ -6,6 +6,8 @@
 
 namespace hypic {
 
+// `worker` and `router`, which hypic-cluster runs with these arguments.
+void add_cluster(CLI::App& app, char** argv);
 void add_families(CLI::App& app, int& status);
 void add_load(CLI::App& app, int& status, const std::string& command_line);
 void add_models(CLI::App& app, int& status);

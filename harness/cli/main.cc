@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   hypic::add_report(app, status);
   hypic::add_score(app, status);
   hypic::add_serve(app, status);
+  hypic::add_cluster(app, argv);
   hypic::add_tasks(app, status);
   hypic::add_tokenize(app, status);
   hypic::add_trace(app, status);

@@ -214,6 +214,8 @@ class PluginBackend final : public Backend {
     return all;
   }
 
+  void enter_thread() const override { base_->enter_thread(); }
+
   size_t available_bytes() const override { return base_->available_bytes(); }
   void* allocate(size_t bytes) override { return base_->allocate(bytes); }
   MemoryUse memory_use() const override { return base_->memory_use(); }

@@ -1,0 +1,45 @@
+// What the commands that serve share: the engine's options, those of the door that clients come through, signals.
+#pragma once
+
+#include <signal.h>
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <string>
+
+#include "harness/model_choice.h"
+#include "models/spec.h"
+#include "serving/engine.h"
+#include "serving/http_server.h"
+
+namespace hypic {
+
+struct EngineChoice {
+  std::string model = kDefaultModel, backend = "cpu", mode = "transition_rope_seam";
+  EngineOptions engine;
+  int64_t tokens = 0, requests = 64, segments = 0, host_mib = 0, disk_mib = 0;
+};
+void add_engine_options(CLI::App& command, EngineChoice& choice);
+// Sets pools and tiers as chosen: a state a running request and a build, an operator a cached segment, pages for the
+// tokens.
+void complete(EngineChoice& choice, const ModelSpec& spec);
+
+struct DoorChoice {
+  ServerOptions server;
+  std::string chat = "auto", tokenizer, key_file;
+  int64_t port = 8000, body_mib = 16, max_waiting = 256;
+  double request_timeout = 600, grace = 60;
+};
+void add_door_options(CLI::App& command, DoorChoice& choice);
+// Sets what follows from the model: its name to clients, tokenizer, template, end tokens and limits. Error: files that
+// cannot be used.
+void complete(DoorChoice& choice, const std::string& model, const std::string& path, const ModelSpec& spec);
+
+// The signals of an orderly end, for this thread to wait for: blocked before any other thread starts.
+sigset_t block_signals();
+// Until one of them comes; the next SIGINT then ends the process at once.
+void wait_for(const sigset_t& signals);
+// Serves until then; the exit code.
+int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& choice);
+
+}  // namespace hypic

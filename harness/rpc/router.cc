@@ -1,0 +1,117 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/cli/serving_options.h"
+#include "harness/rpc/commands.h"
+#include "serving/rpc/peers.h"
+
+namespace hypic {
+namespace {
+
+struct Options {
+  DoorChoice door;
+  std::string model = kDefaultModel, mode = "transition_rope_seam", policy = "lpt", file, bootstrap;
+  std::vector<std::string> scatter, combine;
+  int64_t port = kControlPort;
+  double prefill_timeout = 30;
+};
+
+std::vector<WorkerAddress> workers_of(const Options& options) {
+  std::vector<WorkerAddress> workers;
+  const auto add = [&](const std::vector<WorkerAddress>& more) {
+    workers.insert(workers.end(), more.begin(), more.end());
+  };
+  if (!options.file.empty()) {
+    std::ifstream file(options.file);
+    require(file.good(), "--workers: ", options.file, ": cannot be read");
+    add(workers_of_file(std::string(std::istreambuf_iterator<char>(file), {}), options.file));
+  }
+  const auto port = static_cast<uint16_t>(options.port);
+  if (options.bootstrap == "slurm") add(workers_of_slurm(process_variables(), port));
+  if (options.bootstrap == "lws") add(workers_of_lws(process_variables(), port));
+  for (const auto& [role, names] : {std::pair(Role::combine, &options.combine), {Role::scatter, &options.scatter}})
+    for (const std::string& name : *names) {
+      const std::string option = str("--", name_of(role));
+      if (name.starts_with("dns:")) {
+        add(workers_of_dns(role, name.substr(4)));
+      } else {
+        host_port(name, option);
+        workers.push_back({role, name});
+      }
+    }
+  require(std::any_of(workers.begin(), workers.end(), [](const auto& one) { return one.role == Role::combine; }),
+          "no worker that combines: give --combine, --workers or --bootstrap");
+  return workers;
+}
+
+int route(Options& options) {
+  const sigset_t signals = block_signals();
+  const std::string path = model_path(options.model);
+  complete(options.door, options.model, path, spec_of(path));
+  const std::vector<WorkerAddress> workers = workers_of(options);
+  const RouterOptions routing{
+      .mode = mode_named(options.mode),
+      .policy = policy_named(options.policy),
+      .max_waiting = options.door.max_waiting,
+      .prefill_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.prefill_timeout * 1000))};
+  ServerOptions& server = options.door.server;
+  nlohmann::ordered_json named = nlohmann::ordered_json::array();
+  for (const WorkerAddress& worker : workers) named.push_back(str(name_of(worker.role), " ", worker.address));
+  server.info = nlohmann::ordered_json{{"model", server.model},
+                                       {"mode", routing.mode.name},
+                                       {"policy", name_of(routing.policy)},
+                                       {"segment_separator", server.api.separator},
+                                       {"max_positions", server.max_positions},
+                                       {"max_new_tokens", server.max_new_tokens},
+                                       {"max_waiting", routing.max_waiting},
+                                       {"workers", std::move(named)}}
+                    .dump();
+  Metrics metrics;
+  Router router(metrics, routing);
+  const WorkerWatch watch(router, workers,
+                          [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; });
+  HttpServer http(router, metrics, server);
+  std::cout << "hypic routes " << server.model << " on http://" << server.address << ":" << http.port() << std::endl;
+  return serve_until(signals, http, options.door);
+}
+
+}  // namespace
+
+void add_router(CLI::App& app, int& status) {
+  CLI::App* command = app.add_subcommand("router", "Answer over HTTP with workers");
+  const auto options = std::make_shared<Options>();
+  command->add_option("--model", options->model,
+                      "As the workers': its tokenizer and limits (default random:qwen3.5-tiny)");
+  command->add_option("--mode", options->mode, "As the workers' (default transition_rope_seam)");
+  command->add_option("--combine", options->combine,
+                      "HOST:PORT of a worker that combines, or dns:HOST:PORT; repeatable");
+  command->add_option("--scatter", options->scatter, "HOST:PORT of one that scatters, or dns:HOST:PORT; repeatable");
+  command->add_option("--workers", options->file, "File with a line \"ROLE HOST:PORT\" for each worker");
+  command
+      ->add_option("--bootstrap", options->bootstrap, "slurm or lws: workers from the environment, the first combines")
+      ->check(CLI::IsMember({"slurm", "lws"}));
+  command
+      ->add_option("--worker-port", options->port,
+                   "Port of each machine's first worker, for --bootstrap (default 7001)")
+      ->check(CLI::Range(1, 65535));
+  command
+      ->add_option("--policy", options->policy,
+                   "Who computes a segment: lpt, by measured cost (default), or round_robin")
+      ->check(CLI::IsMember({"lpt", "round_robin"}));
+  command
+      ->add_option("--prefill-timeout", options->prefill_timeout,
+                   "Seconds for a worker's segments; then the one that combines computes them (default 30)")
+      ->check(CLI::Range(0.01, 600.0));
+  add_door_options(*command, options->door);
+  command->callback([options, &status] { status = route(*options); });
+}
+
+}  // namespace hypic

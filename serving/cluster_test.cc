@@ -1,0 +1,535 @@
+// Workers and a router in one process, over both transports, under every fault that can be made here.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "core/check.h"
+#include "reference/cpu_backend.h"
+#include "serving/local_peers.h"
+#include "serving/tcp_transport.h"
+
+namespace hypic {
+namespace {
+
+using namespace std::chrono_literals;
+
+const char kModel[] = "datasets/models/tiny-qwen3.5";
+const Mode kMode = mode_named("transition_rope_seam");
+
+// Faults by chance, in 1000; all off at first.
+struct Chances {
+  int drop = 0, twice = 0, cut = 0, late = 0, replay = 0, broken = 0;  // of packets
+  int refuse = 0, hang = 0, silent = 0, slow = 0;                      // of prefills
+  int lose = 0;                                                        // of calls to who combines
+};
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : bits_(seed) {}
+  bool operator()(int in_thousand) {
+    const std::scoped_lock lock(mutex_);
+    return static_cast<int>(bits_() % 1000) < in_thousand;
+  }
+  int below(int n) {
+    const std::scoped_lock lock(mutex_);
+    return static_cast<int>(bits_() % n);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::mt19937_64 bits_;
+};
+
+// Packets are lost, doubled, cut, late, or come once more long afterwards.
+class FaultyTransports final : public Transports {
+ public:
+  FaultyTransports(Transports& inner, Dice& dice, const Chances& chances)
+      : inner_(inner), dice_(dice), chances_(chances) {}
+  std::shared_ptr<Transport> to(const std::string& address) override {
+    return std::make_shared<Way>(*this, inner_.to(address));
+  }
+
+ private:
+  struct Old {
+    Packet packet;
+    std::vector<uint8_t> bytes;
+  };
+  class Way final : public Transport {
+   public:
+    Way(FaultyTransports& all, std::shared_ptr<Transport> inner) : all_(all), inner_(std::move(inner)) {}
+    void send(const Packet& packet) override {
+      Dice& dice = all_.dice_;
+      const Chances& chances = all_.chances_;
+      require(!dice(chances.broken), "the connection broke");
+      if (dice(chances.drop)) return;
+      if (dice(chances.late)) std::this_thread::sleep_for(std::chrono::milliseconds(dice.below(20)));
+      if (dice(chances.replay)) {
+        Old old;
+        {
+          const std::scoped_lock lock(all_.mutex_);
+          if (!all_.old_.empty()) old = all_.old_[dice.below(static_cast<int>(all_.old_.size()))];
+          if (all_.old_.size() < 64) all_.old_.push_back({packet, {packet.bytes.begin(), packet.bytes.end()}});
+        }
+        old.packet.bytes = old.bytes;
+        if (!old.bytes.empty()) inner_->send(old.packet);
+      }
+      Packet sent = packet;
+      if (dice(chances.cut)) sent.bytes = sent.bytes.first(sent.bytes.size() / 2);
+      inner_->send(sent);
+      if (dice(chances.twice)) inner_->send(sent);
+    }
+
+   private:
+    FaultyTransports& all_;
+    const std::shared_ptr<Transport> inner_;
+  };
+
+  Transports& inner_;
+  Dice& dice_;
+  const Chances& chances_;
+  std::mutex mutex_;
+  std::vector<Old> old_;
+};
+
+class FaultyScatter final : public ScatterPeer {
+ public:
+  FaultyScatter(ScatterWorker& worker, Dice& dice, const Chances& chances)
+      : inner_(worker), dice_(dice), chances_(chances) {}
+  void prefill(PrefillJob job, std::function<void(const PrefillReport&)> done) override {
+    if (dice_(chances_.refuse)) {
+      PrefillReport report;
+      report.segments.resize(job.segments.size(), {.error = "refused"});
+      return done(report);
+    }
+    if (dice_(chances_.hang)) return;  // killed, or stopped: it neither sends nor answers
+    if (dice_(chances_.slow)) std::this_thread::sleep_for(20ms);
+    if (dice_(chances_.silent)) done = [](const PrefillReport&) {};  // killed after the transfer
+    inner_.prefill(std::move(job), std::move(done));
+  }
+  void flush() override { inner_.flush(); }
+
+ private:
+  LocalScatter inner_;
+  Dice& dice_;
+  const Chances& chances_;
+};
+
+// A worker that combines and may be lost with a request: before its first token or after.
+class FaultyCombine final : public CombinePeer {
+ public:
+  FaultyCombine(CombineWorker& worker, Dice& dice, const Chances& chances)
+      : inner_(worker), dice_(dice), chances_(chances) {}
+  uint64_t generate(Request request, std::vector<CombineWorker::Remote> remote, Events events) override {
+    if (dice_(chances_.lose)) {
+      const auto left = std::make_shared<std::atomic<int>>(dice_.below(3));
+      events.notice = [left, notice = events.notice](const Notice& said) {
+        const int now = (*left)--;
+        if (now > 0) notice(said);
+        if (now == 0) notice({.kind = Notice::Kind::failed, .last = true, .status = kLost, .error = "lost"});
+      };
+    }
+    return inner_.generate(std::move(request), std::move(remote), std::move(events));
+  }
+  void cancel(uint64_t call) override { inner_.cancel(call); }
+  void fail(uint64_t transfer, const std::string& why) override { inner_.fail(transfer, why); }
+  void flush() override { inner_.flush(); }
+
+ private:
+  LocalCombine inner_;
+  Dice& dice_;
+  const Chances& chances_;
+};
+
+struct Machine {
+  explicit Machine(int64_t operators)
+      : backend(reference::make_cpu_backend()),
+        model(Model::open(*backend, kModel)),
+        engine(model, {.pools = {.state_slots = 48, .operator_slots = operators, .pages = 400, .page_size = 16},
+                       .cache = {.on_change = [this](Part part, const Tokens& tokens, int32_t first, int32_t tail,
+                                                     bool here) { index.note(part, tokens, first, tail, here); }}}) {}
+  ~Machine() {
+    while (!engine.idle()) engine.step();
+    EXPECT_NO_THROW(engine.check_integrity());
+    std::map<SegmentKey, bool> known;
+    for (const ResidueChange& change : index.since(0, 0ms).changes) known[change.key] = change.here;
+    EXPECT_EQ(2 * static_cast<int64_t>(known.size()) <= engine.usage().entries, true);
+  }
+  ResidueIndex index{kMode};
+  std::unique_ptr<Backend> backend;
+  Model model;
+  Engine engine;
+};
+
+struct Answer {
+  Tokens tokens;
+  bool ended = false;
+  int status = 200;
+  std::string error;
+};
+
+class Cluster {
+ public:
+  struct Options {
+    int scatter = 2;
+    bool tcp = false;
+    int64_t operators = 24;
+    Policy policy = Policy::round_robin;  // so that every worker takes part
+    std::chrono::milliseconds patience = 60ms;
+    ResidueStore* store = nullptr;
+  };
+  explicit Cluster(const Options& options, uint64_t seed = 1)
+      : options_(options), dice_(seed), combine_(options.operators) {
+    if (options.tcp) {
+      tcp_ = std::make_unique<TcpTransports>(TcpOptions{.connect_timeout = 500ms, .send_timeout = 500ms});
+      inner_ = tcp_.get();
+    } else {
+      inner_ = &local_;
+    }
+    worker_ = std::make_unique<CombineWorker>(
+        combine_.engine, combine_.model, combine_metrics_, SchedulerOptions{.mode = kMode},
+        InboxOptions{.first_patience = options.patience, .patience = options.patience});
+    worker_->scheduler().wait_until_warm();
+    if (options.tcp) {
+      receiver_ = std::make_unique<TcpReceiver>(worker_->sink(), "127.0.0.1", 0);
+      address_ = str("127.0.0.1:", receiver_->port());
+    } else {
+      address_ = "combine";
+      local_.add(address_, worker_->sink());
+    }
+    ways_ = std::make_unique<FaultyTransports>(*inner_, dice_, chances);
+    for (int i = 0; i < options.scatter; ++i) {
+      machines_.push_back(std::make_unique<Machine>(options.operators));
+      scatter_.push_back(std::make_unique<ScatterWorker>(
+          machines_.back()->engine, machines_.back()->model, *ways_,
+          ScatterOptions{.mode = kMode, .staging_bytes = 8 << 20, .store = options.store}));
+    }
+    start_router();
+  }
+  ~Cluster() {
+    router.reset();
+    scatter_.clear();
+    receiver_.reset();
+    local_.remove(address_);
+    worker_.reset();
+  }
+
+  void start_router() {
+    router.reset();
+    router = std::make_unique<Router>(metrics_, RouterOptions{.mode = kMode, .policy = options_.policy});
+    router->up(router->add_combine("combine", std::make_shared<FaultyCombine>(*worker_, dice_, chances)),
+               {.incarnation = 1, .address = address_});
+    for (size_t i = 0; i < scatter_.size(); ++i)
+      router->up(router->add_scatter(str("scatter ", i), std::make_shared<FaultyScatter>(*scatter_[i], dice_, chances)),
+                 {.incarnation = 1});
+    positions_.assign(1 + scatter_.size(), 0);
+  }
+
+  // What workers would say over the control plane.
+  void tell() {
+    for (size_t w = 0; w < positions_.size(); ++w) {
+      ResidueIndex& index = w == 0 ? combine_.index : machines_[w - 1]->index;
+      const ResidueIndex::Update update = index.since(positions_[w], 0ms);
+      router->residues(static_cast<int>(w), 1, update.snapshot, update.changes);
+      positions_[w] = update.next;
+    }
+  }
+
+  std::shared_ptr<Answer> ask(const Request& request, uint64_t* id = nullptr) {
+    auto answer = std::make_shared<Answer>();
+    const uint64_t number = router->submit(request, [this, answer](const Notice& notice) {
+      const std::scoped_lock lock(mutex_);
+      if (notice.kind == Notice::Kind::token) answer->tokens.push_back(notice.token);
+      if (notice.kind == Notice::Kind::failed) answer->status = notice.status, answer->error = notice.error;
+      answer->ended = notice.last;
+      ended_.notify_all();
+    });
+    EXPECT_NE(number, 0u);
+    if (id) *id = number;
+    return answer;
+  }
+  Answer wait(const std::shared_ptr<Answer>& answer) {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [&] { return answer->ended; });
+    return *answer;
+  }
+  Answer run(const Request& request) { return wait(ask(request)); }
+
+  int64_t restarts() const { return combine_.engine.restarts(); }
+  const Inbox& inbox() const { return worker_->inbox(); }
+  Machine& scatter(int i) { return *machines_[i]; }
+  ScatterWorker& scatter_worker(int i) { return *scatter_[i]; }
+  CombineWorker& combine_worker() { return *worker_; }
+
+  Chances chances;
+  std::unique_ptr<Router> router;
+
+ private:
+  const Options options_;
+  Dice dice_;
+  Metrics metrics_, combine_metrics_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  Machine combine_;
+  std::vector<std::unique_ptr<Machine>> machines_;
+  InProcessTransports local_;
+  std::unique_ptr<TcpTransports> tcp_;
+  Transports* inner_ = nullptr;
+  std::unique_ptr<FaultyTransports> ways_;
+  std::unique_ptr<CombineWorker> worker_;
+  std::unique_ptr<TcpReceiver> receiver_;
+  std::string address_;
+  std::vector<std::unique_ptr<ScatterWorker>> scatter_;
+  std::vector<uint64_t> positions_;
+};
+
+Tokens random_tokens(int n, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Tokens tokens(n);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 500);
+  return tokens;
+}
+
+Request request_of(std::mt19937_64& rng) {
+  Request request{.logits = false};
+  const int segments = static_cast<int>(rng() % 5);
+  for (int i = 0; i < segments; ++i) {
+    const uint64_t which = rng() % 14;
+    request.segments.push_back(random_tokens(6 + static_cast<int>(which) * 3, which));  // the first too short for any
+  }
+  request.segments.push_back(random_tokens(3, 100 + rng() % 20));
+  request.max_tokens = 1 + static_cast<int32_t>(rng() % 3);
+  if (rng() % 3 == 0) request.sampling = {.temperature = 0.8, .top_k = 20, .seed = rng() % 1000};
+  return request;
+}
+
+Request cold_request(int segments) {
+  Request request{.max_tokens = 3, .logits = false};
+  for (int i = 0; i < segments; ++i) request.segments.push_back(random_tokens(20 + 7 * i, i));
+  request.segments.push_back(random_tokens(4, 99));
+  return request;
+}
+
+// What one engine without workers answers.
+class Alone {
+ public:
+  Tokens operator()(const Request& request) { return machine_.engine.run({request}, kMode).responses[0].tokens; }
+
+ private:
+  Machine machine_{24};
+};
+
+TEST(Cluster, AnswersAsOneWorkerDoes) {
+  Alone alone;
+  for (const bool tcp : {false, true}) {
+    Cluster cluster({.tcp = tcp, .patience = 5s});
+    const Request request = cold_request(6);
+    const Answer answer = cluster.run(request);
+    EXPECT_EQ(answer.status, 200) << answer.error;
+    EXPECT_EQ(answer.tokens, alone(request));
+    const RouterCounters counters = cluster.router->counters();
+    EXPECT_EQ(counters.own, 2);  // three take turns, one of them combines
+    EXPECT_EQ(counters.recomputed, 0);
+    EXPECT_EQ(cluster.inbox().counters().complete, 4);
+    EXPECT_EQ(cluster.restarts(), 0);
+    cluster.tell();  // all of it is with who combines now
+    EXPECT_EQ(cluster.run(request).tokens, answer.tokens);
+    EXPECT_EQ(cluster.router->counters().held, 6);
+    EXPECT_EQ(cluster.inbox().counters().opened, 4);
+  }
+}
+
+TEST(Cluster, WhoHasAResidueOnlySendsIt) {
+  Cluster cluster({.scatter = 1, .policy = Policy::lpt, .patience = 5s});
+  const Request request = cold_request(4);
+  cluster.scatter_worker(0).prefill({.destination = "combine",
+                                     .segments = {{request.segments[0], 1, 1}, {request.segments[3], 2, 1}},
+                                     .deadline = std::chrono::steady_clock::now() + 60s},
+                                    [](const PrefillReport&) {});
+  while (cluster.scatter(0).index.since(0, 0ms).changes.size() < 2) std::this_thread::sleep_for(1ms);
+  cluster.tell();
+  // Each job is answered once, also where it is done before prefill() returns.
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < 200; ++i)
+    cluster.scatter_worker(0).prefill({.destination = "combine",
+                                       .segments = {{request.segments[0], 3, 1}},
+                                       .deadline = std::chrono::steady_clock::now() + 60s},
+                                      [&](const PrefillReport& report) {
+                                        EXPECT_EQ(report.segments[0].error, "");
+                                        ++answered;
+                                      });
+  while (cluster.scatter_worker(0).waiting() > 0 || answered < 200) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(answered, 200);
+  const Answer answer = cluster.run(request);
+  EXPECT_EQ(answer.tokens, Alone()(request));
+  EXPECT_EQ(cluster.router->counters().sent_cached, 2);
+  EXPECT_GT(cluster.inbox().counters().stale, 0);  // what nobody waited for
+}
+
+// Counts what goes in and out; may be damaged.
+class MemoryStore final : public ResidueStore {
+ public:
+  std::optional<std::vector<uint8_t>> get(const std::string& name, int64_t bytes) override {
+    const std::scoped_lock lock(mutex);
+    const auto found = values.find(name);
+    if (found == values.end() || static_cast<int64_t>(found->second.size()) != bytes) return std::nullopt;
+    return found->second;
+  }
+  void put(const std::string& name, std::span<const uint8_t> value) override {
+    const std::scoped_lock lock(mutex);
+    values[name] = {value.begin(), value.end()};
+  }
+  std::string error() override { return {}; }
+  size_t size() {
+    const std::scoped_lock lock(mutex);
+    return values.size();
+  }
+  std::mutex mutex;
+  std::map<std::string, std::vector<uint8_t>> values;
+};
+
+TEST(Cluster, WorkersShareAStore) {
+  const Request request = cold_request(6);
+  const Tokens expected = Alone()(request);
+  MemoryStore store;
+  {
+    Cluster cluster({.patience = 5s, .store = &store});
+    EXPECT_EQ(cluster.run(request).tokens, expected);
+    while (store.size() < 4) std::this_thread::sleep_for(1ms);
+  }
+  {  // others, later, with an empty cache
+    Cluster cluster({.patience = 5s, .store = &store});
+    EXPECT_EQ(cluster.run(request).tokens, expected);
+    EXPECT_EQ(cluster.scatter_worker(0).fetched() + cluster.scatter_worker(1).fetched(), 4);
+    EXPECT_EQ(cluster.router->counters().sent_cached, 4);
+  }
+  for (auto& [name, value] : store.values) value[100] ^= 1;
+  Cluster cluster({.patience = 5s, .store = &store});
+  EXPECT_EQ(cluster.run(request).tokens, expected);
+  EXPECT_EQ(cluster.scatter_worker(0).fetched() + cluster.scatter_worker(1).fetched(), 0);
+}
+
+TEST(Cluster, EveryFaultAloneIsAnswered) {
+  Alone alone;
+  const Request request = cold_request(6);
+  const Tokens expected = alone(request);
+  for (int Chances::*fault : {&Chances::drop, &Chances::twice, &Chances::cut, &Chances::late, &Chances::replay,
+                              &Chances::broken, &Chances::refuse, &Chances::hang, &Chances::silent, &Chances::slow}) {
+    Cluster cluster({.tcp = true, .patience = fault == &Chances::late ? 5s : 60ms});
+    cluster.chances.*fault = 1000;
+    for (int i = 0; i < 2; ++i) {
+      const Answer answer = cluster.run(request);
+      EXPECT_EQ(answer.status, 200) << answer.error;
+      EXPECT_EQ(answer.tokens, expected);
+      cluster.router->flush();
+    }
+  }
+}
+
+TEST(Cluster, LostWorkersAreReplacedOrSaid) {
+  const Request request = cold_request(5);
+  const Tokens expected = Alone()(request);
+  Cluster cluster({.patience = 60s});
+  cluster.chances.hang = 1000;
+  uint64_t id = 0;
+  auto answer = cluster.ask(request, &id);
+  // Nothing comes from either of them, and nobody waits for that once they are known to be lost.
+  cluster.router->down(1, "no sign of life");
+  cluster.router->down(2, "no sign of life");
+  EXPECT_EQ(cluster.wait(answer).tokens, expected);
+  cluster.router->flush();
+  EXPECT_EQ(cluster.run(request).tokens, expected);  // without any of them
+  cluster.chances.lose = 1000;
+  int lost = 0;
+  for (int i = 0; i < 12; ++i) {
+    const Answer one = cluster.run(request);
+    if (one.status == 200) {
+      EXPECT_EQ(one.tokens, expected);
+    } else {
+      EXPECT_EQ(one.status, CombinePeer::kLost);
+      EXPECT_FALSE(one.error.empty());
+      ++lost;
+    }
+  }
+  EXPECT_GT(lost, 0);
+  cluster.chances = {};
+  cluster.router->down(0, "killed");
+  const Answer none = cluster.run(request);
+  EXPECT_EQ(none.status, 503);
+  EXPECT_FALSE(none.error.empty());
+  EXPECT_FALSE(cluster.router->load().ready);
+  cluster.router->up(0, {.incarnation = 2, .address = "combine"});
+  EXPECT_EQ(cluster.run(request).tokens, expected);
+}
+
+TEST(Cluster, ARequestOutlivesItsRouterNowhere) {
+  const Request request = cold_request(5);
+  Cluster cluster({.patience = 5s});
+  for (int i = 0; i < 3; ++i) {
+    cluster.ask(request);
+    cluster.start_router();
+  }
+  uint64_t id = 0;
+  cluster.ask(request, &id);
+  cluster.router->cancel(id);
+  EXPECT_EQ(cluster.run(request).tokens, Alone()(request));
+  while (cluster.inbox().bytes_in_use() > 0) std::this_thread::sleep_for(1ms);
+}
+
+// Hundreds of requests, eight at a time, while everything goes wrong now and then.
+TEST(Cluster, TokensNeverDependOnFaults) {
+  Alone alone;
+  constexpr int kRequests = 160, kAtOnce = 8;
+  for (const bool tcp : {false, true}) {
+    Cluster cluster({.tcp = tcp, .operators = 20}, 5);
+    cluster.chances = {.drop = 20,
+                       .twice = 30,
+                       .cut = 10,
+                       .late = 5,
+                       .replay = 60,
+                       .broken = 3,
+                       .refuse = 50,
+                       .hang = 15,
+                       .silent = 50,
+                       .slow = 20,
+                       .lose = 40};
+    std::mt19937_64 rng(7);
+    int answered = 0, refused = 0;
+    for (int begin = 0; begin < kRequests; begin += kAtOnce) {
+      std::vector<Request> requests;
+      std::vector<std::shared_ptr<Answer>> answers;
+      for (int i = 0; i < kAtOnce; ++i) {
+        requests.push_back(request_of(rng));
+        answers.push_back(cluster.ask(requests.back()));
+      }
+      for (int i = 0; i < kAtOnce; ++i) {
+        const Answer answer = cluster.wait(answers[i]);
+        if (answer.status == 200) {
+          EXPECT_EQ(answer.tokens, alone(requests[i]));
+          ++answered;
+        } else {
+          EXPECT_EQ(answer.status, CombinePeer::kLost) << answer.error;
+          EXPECT_FALSE(answer.error.empty());
+          ++refused;
+        }
+      }
+      cluster.tell();
+      if (begin % 5 == 0) cluster.router->flush();
+      if (begin == kRequests / 2) cluster.start_router();
+    }
+    EXPECT_EQ(answered + refused, kRequests);
+    EXPECT_GT(answered, 9 * refused);
+    const InboxCounters inbox = cluster.inbox().counters();
+    EXPECT_GT(inbox.complete, 0);
+    EXPECT_GT(inbox.failed, 0);
+    EXPECT_GT(inbox.duplicate, 0);
+  }
+}
+
+}  // namespace
+}  // namespace hypic

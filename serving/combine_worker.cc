@@ -1,0 +1,105 @@
+#include "serving/combine_worker.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/check.h"
+
+namespace hypic {
+
+CombineWorker::CombineWorker(Engine& engine, const Model& model, Metrics& metrics, const SchedulerOptions& scheduling,
+                             const InboxOptions& options)
+    : inbox_(model, engine.pools(), scheduling.mode, options),
+      receiving_(engine, inbox_),
+      scheduler_(engine, metrics, scheduling) {
+  inbox_.on_change([this] {
+    const std::scoped_lock lock(mutex_);
+    moved_ = true;
+    changed_.notify_all();
+  });
+  thread_ = std::thread([this] { wait(); });
+}
+
+CombineWorker::~CombineWorker() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+CombineWorker::Opened CombineWorker::submit(Request request, const std::vector<Remote>& remote, Listener listener) {
+  Opened opened;
+  Job job;
+  for (const Remote& one : remote) {
+    require(one.segment < request.segments.size(), "segment ", one.segment, " of ", request.segments.size(),
+            " is not there to be sent");
+    opened.generations.push_back(inbox_.open(one.transfer, request.segments[one.segment]));
+    if (opened.generations.back() != 0) job.transfers.push_back(one.transfer);
+  }
+  job.request = std::move(request);
+  job.listener = std::move(listener);
+  const std::scoped_lock lock(mutex_);
+  opened.id = ++last_id_;
+  jobs_.emplace(opened.id, std::move(job));
+  moved_ = true;
+  changed_.notify_all();
+  return opened;
+}
+
+void CombineWorker::cancel(uint64_t id) {
+  uint64_t scheduled = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end()) return;
+    scheduled = found->second.scheduled;
+    for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
+    jobs_.erase(found);
+  }
+  if (scheduled != 0) scheduler_.cancel(scheduled);
+}
+
+void CombineWorker::wait() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    // A while beyond the deadline itself, so that it is over.
+    constexpr std::chrono::milliseconds kGrain{1};
+    const auto deadline = inbox_.next_deadline();
+    const auto something = [&] { return stopping_ || moved_; };
+    if (deadline)
+      changed_.wait_until(lock, *deadline + kGrain, something);
+    else
+      changed_.wait(lock, something);
+    if (stopping_) return;
+    moved_ = false;
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+      const auto one = job++;  // start() may end it
+      if (one->second.scheduled == 0 && inbox_.begun(one->second.transfers)) start(one->first, one->second);
+    }
+  }
+}
+
+// With the lock: its notices must not come before it is known under which number it is scheduled.
+void CombineWorker::start(uint64_t id, Job& job) {
+  job.scheduled = scheduler_.submit(std::move(job.request), [this, id, listener = job.listener](const Notice& notice) {
+    if (notice.last) end(id);
+    listener(notice);
+  });
+  if (job.scheduled != 0) return;
+  const Listener listener = std::move(job.listener);
+  for (const uint64_t transfer : job.transfers) inbox_.close(transfer);
+  jobs_.erase(id);
+  listener({.kind = Notice::Kind::failed, .last = true, .status = 429, .error = "too many requests wait"});
+}
+
+void CombineWorker::end(uint64_t id) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
+  jobs_.erase(found);
+}
+
+}  // namespace hypic

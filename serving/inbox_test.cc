@@ -1,0 +1,301 @@
+#include "serving/inbox.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/check.h"
+#include "reference/cpu_backend.h"
+#include "serving/engine.h"
+
+namespace hypic {
+namespace {
+
+using namespace std::chrono_literals;
+
+ModelSpec small_spec() {
+  const std::string linear = "linear_attention", full = "full_attention";
+  const nlohmann::json config = {{"model_type", "qwen3_5_text"},
+                                 {"vocab_size", 256},
+                                 {"hidden_size", 32},
+                                 {"intermediate_size", 48},
+                                 {"num_hidden_layers", 3},
+                                 {"layer_types", {linear, full, linear}},
+                                 {"num_attention_heads", 2},
+                                 {"num_key_value_heads", 1},
+                                 {"head_dim", 16},
+                                 {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
+                                 {"linear_num_key_heads", 2},
+                                 {"linear_num_value_heads", 2},
+                                 {"linear_key_head_dim", 16},
+                                 {"linear_value_head_dim", 8},
+                                 {"linear_conv_kernel_dim", 4}};
+  ModelSpec spec = spec_from_config(config.dump(), "test");
+  spec.name = "test";
+  return spec;
+}
+
+Tokens random_tokens(int n, int seed) {
+  std::mt19937 rng(seed);
+  Tokens tokens(n);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 256);
+  return tokens;
+}
+
+const Tokens kFirst = random_tokens(19, 1), kSecond = random_tokens(33, 2), kThird = random_tokens(24, 3),
+             kQuestion = random_tokens(5, 4);
+const Mode kMode = mode_named("transition_rope_seam");
+constexpr int kLayers = 3;
+
+// The layers of residues as Engine::warm leaves them.
+class Kept final : public ResidueSink {
+ public:
+  Kept(Backend& backend, const Pools& pools, const ResidueLayout& layout, const std::vector<Tokens>& segments)
+      : backend_(backend), pools_(pools) {
+    for (const Tokens& tokens : segments)
+      layers_.push_back(residue_layers(layout, kLayers, static_cast<int64_t>(tokens.size())));
+    bytes.resize(segments.size(), std::vector<std::vector<uint8_t>>(kLayers));
+    from_.resize(segments.size());
+    cached.resize(segments.size());
+  }
+  void begin(size_t index, const Placement& from, bool is_cached) override {
+    from_[index] = from;
+    cached[index] = is_cached;
+    for (int layer = 0; layer < kLayers && is_cached; ++layer) take(index, layer);
+  }
+  void after(int layer) override {
+    for (size_t i = 0; i < from_.size(); ++i)
+      if (!cached[i]) take(i, layer);
+  }
+  std::vector<std::vector<std::vector<uint8_t>>> bytes;  // by segment, layer
+  std::vector<bool> cached;
+
+ private:
+  void take(size_t index, int layer) {
+    bytes[index][layer] = pack(backend_, pools_, layers_[index][layer], from_[index]);
+  }
+  Backend& backend_;
+  const Pools& pools_;
+  std::vector<std::vector<LayerSections>> layers_;
+  std::vector<Placement> from_;
+};
+
+struct Fixture {
+  explicit Fixture(InboxOptions options = {}, EngineOptions engine_options = {})
+      : backend(reference::make_cpu_backend()),
+        model(Model::random(*backend, small_spec(), 3)),
+        engine(model, engine_options),
+        inbox(model, engine.pools(), kMode, options) {
+    Engine other(model, {});
+    const ResidueLayout layout(model.spec(), backend->compute_dtype(), backend->state_dtype(), ResidueFormat::full);
+    Kept kept(*backend, other.pools(), layout, {kFirst, kSecond, kThird});
+    other.warm({kFirst, kSecond, kThird}, kMode, {.sink = &kept});
+    residues = kept.bytes;
+    Kept again(*backend, other.pools(), layout, {kFirst, kSecond, kThird});
+    other.warm({kFirst, kSecond, kThird}, kMode, {.sink = &again});
+    EXPECT_EQ(again.bytes, residues);
+    EXPECT_EQ(again.cached, std::vector<bool>(3, true));
+    expected = other.run({request()}, mode_named("full")).responses[0];
+    reused = Engine(model, {}).run({request()}, kMode).responses[0];
+    engine.receive_from(&inbox);
+  }
+  ~Fixture() {
+    engine.flush();
+    EXPECT_NO_THROW(engine.check_integrity());
+    EXPECT_EQ(inbox.bytes_in_use() == 0, inbox.counters().opened == closed);
+  }
+  static Request request() { return {.segments = {kFirst, kSecond, kThird, kQuestion}, .max_tokens = 4}; }
+
+  void give(uint64_t transfer, uint64_t generation, size_t segment, int layer) {
+    const std::vector<uint8_t>& bytes = residues[segment][layer];
+    for (size_t at = 0; at < bytes.size(); at += 1000)
+      inbox.take({.transfer = transfer,
+                  .generation = generation,
+                  .layer = layer,
+                  .offset = at,
+                  .bytes = std::span(bytes).subspan(at, std::min<size_t>(1000, bytes.size() - at))});
+  }
+  void close(uint64_t transfer) {
+    inbox.close(transfer);
+    ++closed;
+  }
+
+  std::unique_ptr<Backend> backend;
+  Model model;
+  Engine engine;
+  Inbox inbox;
+  std::vector<std::vector<std::vector<uint8_t>>> residues;
+  Response expected, reused;
+  int64_t closed = 0;
+};
+
+// Calls something before a layer of the forward.
+class At final : public LayerHooks {
+ public:
+  explicit At(std::function<void(int)> what) : what_(std::move(what)) {}
+  void before(int layer) override { what_(layer); }
+  void after(int) override {}
+
+ private:
+  std::function<void(int)> what_;
+};
+
+TEST(Inbox, ResiduesOfAnotherEngineGiveTheSameAnswerAndComputeNothing) {
+  Fixture f;
+  const uint64_t one = f.inbox.open(11, kFirst), two = f.inbox.open(12, kSecond), three = f.inbox.open(13, kThird);
+  EXPECT_NE(one, 0u);
+  EXPECT_EQ(f.inbox.open(11, kThird), 0u);  // a number that is open
+  for (int layer = 0; layer < kLayers; ++layer) {
+    f.give(11, one, 0, layer);
+    f.give(12, two, 1, layer);
+    f.give(13, three, 2, layer);
+  }
+  EXPECT_EQ(f.inbox.counters().complete, 3);
+  const RunResult got = f.engine.run({Fixture::request()}, kMode);
+  EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(got.counters.isolated, 0);
+  EXPECT_EQ(f.engine.restarts(), 0);
+  // They are in the cache now, as if they had been computed here.
+  for (const uint64_t transfer : {11, 12, 13}) f.close(transfer);
+  const RunResult again = f.engine.run({Fixture::request()}, kMode);
+  EXPECT_EQ(again.responses[0].tokens, f.reused.tokens);
+  EXPECT_EQ(again.counters.isolated, 0);
+}
+
+TEST(Inbox, TheForwardOverlapsWithWhatStillArrives) {
+  Fixture f;
+  const uint64_t generation = f.inbox.open(1, kSecond);
+  f.give(1, generation, 1, 0);
+  EXPECT_TRUE(f.inbox.begun(std::vector<uint64_t>{1}));
+  // Each layer comes only when the one before has begun.
+  At hooks([&](int layer) {
+    if (layer + 1 < kLayers) f.give(1, generation, 1, layer + 1);
+  });
+  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kThird.size()));
+  EXPECT_EQ(f.engine.restarts(), 0);
+  f.close(1);
+}
+
+TEST(Inbox, WhatDoesNotComeIsComputedWhereverItStops) {
+  for (int stops = 0; stops < kLayers; ++stops) {
+    for (const int32_t max_rows : {8192, 17}) {  // also where a prompt takes several forwards
+      SCOPED_TRACE(stops);
+      Fixture f({}, {.max_rows = max_rows});
+      const uint64_t second = f.inbox.open(1, kSecond), third = f.inbox.open(2, kThird);
+      for (int layer = 0; layer < stops; ++layer) f.give(1, second, 1, layer);
+      for (int layer = 0; layer < kLayers; ++layer) f.give(2, third, 2, layer);
+      f.inbox.fail(1, "its worker is gone");
+      const RunResult got = f.engine.run({Fixture::request()}, kMode);
+      EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+      EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
+      EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kSecond.size()));
+      f.close(1);
+      f.close(2);
+    }
+  }
+}
+
+TEST(Inbox, AForwardThatIsUnderWayBeginsAnew) {
+  for (int stops = 0; stops + 1 < kLayers; ++stops) {
+    Fixture f;
+    const uint64_t generation = f.inbox.open(1, kSecond);
+    for (int layer = 0; layer <= stops; ++layer) f.give(1, generation, 1, layer);
+    At hooks([&](int layer) {
+      if (layer == stops) f.inbox.lost(std::vector<uint64_t>{1}, "the connection broke");
+    });
+    const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(f.engine.restarts(), 1);
+    EXPECT_EQ(f.inbox.counters().failed, 1);
+    f.close(1);
+  }
+}
+
+TEST(Inbox, FewStatesSufficeForWhatDoesNotCome) {
+  Fixture f({}, {.pools = {.state_slots = 2, .operator_slots = 3, .pages = 64, .page_size = 16}});
+  const uint64_t first = f.inbox.open(1, kFirst), second = f.inbox.open(2, kSecond), third = f.inbox.open(3, kThird);
+  f.give(1, first, 0, 0);
+  f.give(2, second, 1, 0);
+  f.give(3, third, 2, 0);
+  At hooks([&](int layer) {
+    if (layer == 0) f.inbox.lost(std::vector<uint64_t>{1, 2, 3}, "the connection broke");
+  });
+  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(f.engine.restarts(), 1);
+  EXPECT_EQ(got.tables.size(), 3u);  // one build at a time, the last with the request
+  for (const uint64_t transfer : {1, 2, 3}) f.close(transfer);
+}
+
+// The published code waits 600 s for a worker that died and then aborts the request.
+TEST(Inbox, PatienceEnds) {
+  for (const bool begins : {false, true}) {
+    Fixture f(begins ? InboxOptions{.patience = 20ms} : InboxOptions{.first_patience = 20ms, .patience = 1h});
+    const uint64_t generation = f.inbox.open(1, kSecond);
+    if (begins) f.give(1, generation, 1, 0);
+    const RunResult got = f.engine.run({Fixture::request()}, kMode);
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(f.engine.restarts(), 1);
+    EXPECT_EQ(f.inbox.counters().failed, 1);
+    f.close(1);
+  }
+}
+
+TEST(Inbox, LatePacketsFindNoPlace) {
+  Fixture f;
+  const uint64_t before = f.inbox.open(1, kSecond);
+  f.close(1);
+  const uint64_t generation = f.inbox.open(1, kFirst);  // the same number, for something else
+  EXPECT_NE(generation, before);
+  for (int layer = 0; layer < kLayers; ++layer) f.give(1, before, 1, layer);
+  EXPECT_GT(f.inbox.counters().stale, 0);
+  EXPECT_EQ(f.inbox.counters().complete, 0);
+  for (int layer = 0; layer < kLayers; ++layer) f.give(1, generation, 0, layer);
+  const RunResult got = f.engine.run({Fixture::request()}, kMode);
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kSecond.size() + kThird.size()));
+  f.close(1);
+}
+
+TEST(Inbox, DuplicatesAreDroppedGapsAndExcessFail) {
+  Fixture f;
+  const uint64_t generation = f.inbox.open(1, kSecond);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    f.give(1, generation, 1, layer);
+    f.give(1, generation, 1, layer);
+  }
+  EXPECT_GT(f.inbox.counters().duplicate, 0);
+  EXPECT_EQ(f.inbox.counters().complete, 1);
+  const std::vector<uint8_t> bytes(100);
+  const uint64_t gap = f.inbox.open(2, kFirst);
+  f.inbox.take({.transfer = 2, .generation = gap, .offset = 100, .bytes = bytes});
+  EXPECT_EQ(f.inbox.counters().failed, 1);
+  const uint64_t excess = f.inbox.open(3, kThird);
+  f.inbox.take({.transfer = 3, .generation = excess, .offset = ~uint64_t{0}, .bytes = bytes});
+  const uint64_t layers = f.inbox.open(4, kThird);
+  f.inbox.take({.transfer = 4, .generation = layers, .layer = kLayers, .bytes = bytes});
+  EXPECT_EQ(f.inbox.counters().failed, 3);
+  const RunResult got = f.engine.run({Fixture::request()}, kMode);
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  for (const uint64_t transfer : {1, 2, 3, 4}) f.close(transfer);
+}
+
+TEST(Inbox, MemoryIsBounded) {
+  Fixture f({.bytes = 100'000});
+  int opened = 0;
+  for (uint64_t transfer = 1; transfer < 100; ++transfer) opened += f.inbox.open(transfer, kSecond) != 0;
+  EXPECT_GT(opened, 0);
+  EXPECT_LT(opened, 99);
+  EXPECT_EQ(f.inbox.counters().refused, 99 - opened);
+  EXPECT_LE(f.inbox.bytes_in_use(), 100'000);
+  EXPECT_EQ(f.inbox.open(200, {}), 0u);
+  for (uint64_t transfer = 1; transfer < 100; ++transfer) f.inbox.close(transfer);
+  f.closed = opened;
+}
+
+}  // namespace
+}  // namespace hypic

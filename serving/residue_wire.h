@@ -1,0 +1,42 @@
+// How a residue travels between workers: packets of its layers, as frames of a byte stream. docs/segment-parallel.md
+// has the format. What arrives is untrusted: sizes are bounded before memory is taken for them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hypic {
+
+// Consecutive bytes of one layer of one residue; or the word that it will not come.
+struct Packet {
+  enum class Kind : uint8_t { data, failed };
+  Kind kind = Kind::data;
+  uint64_t transfer = 0;    // which residue; numbers of the router
+  uint64_t generation = 0;  // as the receiver gave it out with the transfer's place
+  int32_t layer = 0;
+  uint64_t offset = 0;             // of the bytes within their layer
+  std::span<const uint8_t> bytes;  // failed: why, as text
+};
+
+inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;
+
+// Header, bytes, and in the header a checksum over both: SHA-256, its first 16 bytes.
+std::vector<uint8_t> frame_of(const Packet& packet);
+
+// Takes a byte stream apart, however it is cut.
+class PacketDecoder {
+ public:
+  // Calls take for each packet that is whole, valid during the call. Error: no frame of ours, one that is too large, or
+  // a checksum that does not match; the stream is of no more use then.
+  void feed(std::span<const uint8_t> bytes, const std::function<void(const Packet&)>& take);
+  // Whether the stream ended between two frames.
+  bool at_end() const { return held_.empty(); }
+
+ private:
+  std::vector<uint8_t> held_;  // of a frame that is not whole yet
+};
+
+}  // namespace hypic

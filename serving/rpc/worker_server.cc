@@ -1,0 +1,231 @@
+#include "serving/rpc/worker_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <random>
+
+#include "core/check.h"
+#include "serving/rpc/cluster.grpc.pb.h"
+#include "serving/rpc/limits.h"
+
+namespace hypic {
+namespace {
+
+using namespace std::chrono_literals;
+using grpc::ServerContext;
+using grpc::ServerWriter;
+using grpc::Status;
+using grpc::StatusCode;
+namespace pb = cluster::v1;
+
+constexpr auto kHeartbeat = 500ms, kPoll = 50ms;
+
+uint64_t new_incarnation() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+Tokens tokens_of(const auto& ids) { return {ids.begin(), ids.end()}; }
+
+class WorkerService final : public pb::Worker::Service {
+ public:
+  WorkerService(ScatterWorker* scatter, CombineWorker* combine, ResidueIndex& index, const WorkerServerOptions& options)
+      : scatter_(scatter), combine_(combine), index_(index), options_(options) {}
+
+  Status Watch(ServerContext* context, const pb::WatchRequest*, ServerWriter<pb::WorkerStatus>* writer) override {
+    uint64_t next = 0;
+    while (!context->IsCancelled()) {
+      const ResidueIndex::Update update = index_.since(next, kHeartbeat);
+      next = update.next;
+      // In parts that a message holds.
+      constexpr size_t kMost = 32768;
+      for (size_t at = 0; at == 0 || at < update.changes.size(); at += kMost) {
+        pb::WorkerStatus status;
+        status.set_incarnation(incarnation_);
+        status.set_identity(options_.identity.data(), options_.identity.size());
+        status.set_role(combine_ ? "combine" : "scatter");
+        status.set_data_address(options_.data_address);
+        status.set_snapshot(update.snapshot && at == 0);
+        for (size_t i = at; i < std::min(update.changes.size(), at + kMost); ++i) {
+          const auto& [key, here] = update.changes[i];
+          (here ? status.add_here() : status.add_gone())->assign(reinterpret_cast<const char*>(key.data()), key.size());
+        }
+        if (!writer->Write(status)) return Status::OK;
+      }
+    }
+    return Status::OK;
+  }
+
+  Status Flush(ServerContext*, const pb::FlushRequest*, pb::FlushReply*) override {
+    if (scatter_) scatter_->flush();
+    if (combine_) combine_->scheduler().flush();
+    return Status::OK;
+  }
+
+ private:
+  ScatterWorker* const scatter_;
+  CombineWorker* const combine_;
+  ResidueIndex& index_;
+  const WorkerServerOptions options_;
+  const uint64_t incarnation_ = new_incarnation();
+};
+
+class ScatterService final : public pb::Scatter::Service {
+ public:
+  explicit ScatterService(ScatterWorker& worker) : worker_(worker) {}
+
+  Status Prefill(ServerContext* context, const pb::PrefillRequest* request, pb::PrefillReply* reply) override {
+    PrefillJob job;
+    job.destination = request->destination();
+    // The call's deadline is the wall clock's, the worker's is not.
+    job.deadline = std::chrono::steady_clock::now() +
+                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::clamp<std::chrono::nanoseconds>(
+                       context->deadline() - std::chrono::system_clock::now(), 0s, 3600s));
+    for (const pb::Segment& segment : request->segments())
+      job.segments.push_back({tokens_of(segment.tokens()), segment.transfer(), segment.generation()});
+    struct Done {
+      std::mutex mutex;
+      std::condition_variable changed;
+      std::optional<PrefillReport> report;
+    };
+    const auto done = std::make_shared<Done>();
+    worker_.prefill(std::move(job), [done](const PrefillReport& report) {
+      const std::scoped_lock lock(done->mutex);
+      done->report = report;
+      done->changed.notify_all();
+    });
+    std::unique_lock lock(done->mutex);
+    while (!done->changed.wait_for(lock, kPoll, [&] { return done->report.has_value(); }))
+      if (context->IsCancelled()) return {StatusCode::CANCELLED, "the router gave up"};
+    for (const PrefillReport::Segment& segment : done->report->segments) {
+      pb::PrefillReply::Result& result = *reply->add_results();
+      result.set_cached(segment.cached);
+      result.set_error(segment.error);
+    }
+    reply->set_waited(done->report->waited);
+    reply->set_computed(done->report->computed);
+    reply->set_sent(done->report->sent);
+    reply->set_computed_tokens(done->report->computed_tokens);
+    return Status::OK;
+  }
+
+ private:
+  ScatterWorker& worker_;
+};
+
+class CombineService final : public pb::Combine::Service {
+ public:
+  explicit CombineService(CombineWorker& worker) : worker_(worker) {}
+
+  Status Generate(ServerContext* context, const pb::GenerateRequest* asked,
+                  ServerWriter<pb::GenerateReply>* writer) override {
+    Request request{.max_tokens = asked->max_tokens(), .logits = false, .stop = tokens_of(asked->stop())};
+    for (const auto& segment : asked->segments()) request.segments.push_back(tokens_of(segment.ids()));
+    request.sampling = {asked->temperature(), asked->top_k(), asked->top_p(), asked->seed()};
+    std::vector<CombineWorker::Remote> remote;
+    for (const auto& one : asked->remote()) remote.push_back({one.transfer(), static_cast<size_t>(one.segment())});
+
+    struct Mailbox {
+      std::mutex mutex;
+      std::condition_variable changed;
+      std::deque<Notice> notices;
+    };
+    const auto mailbox = std::make_shared<Mailbox>();
+    CombineWorker::Opened opened;
+    try {
+      opened = worker_.submit(std::move(request), remote, [mailbox](const Notice& notice) {
+        const std::scoped_lock lock(mailbox->mutex);
+        mailbox->notices.push_back(notice);
+        mailbox->changed.notify_all();
+      });
+    } catch (const Error& error) {
+      return {StatusCode::INVALID_ARGUMENT, error.what()};
+    }
+    pb::GenerateReply reply;
+    for (const uint64_t generation : opened.generations) reply.mutable_opened()->add_generations(generation);
+    reply.mutable_opened();
+    bool reads = writer->Write(reply);
+    for (bool ended = false; reads && !ended;) {
+      std::deque<Notice> notices;
+      {
+        std::unique_lock lock(mailbox->mutex);
+        mailbox->changed.wait_for(lock, kPoll, [&] { return !mailbox->notices.empty(); });
+        notices.swap(mailbox->notices);
+      }
+      reads = !context->IsCancelled();
+      for (const Notice& notice : notices) {
+        reply.Clear();
+        ended = notice.last;
+        if (notice.kind == Notice::Kind::failed) {
+          reply.mutable_failed()->set_status(notice.status);
+          reply.mutable_failed()->set_error(notice.error);
+        } else {
+          pb::GenerateReply::Token& token = *reply.mutable_token();
+          token.set_id(notice.token);
+          token.set_last(notice.last);
+          token.set_prefix(notice.reused.prefix);
+          token.set_segments(notice.reused.segments);
+          token.set_recomputed(notice.reused.recomputed);
+        }
+        reads = reads && writer->Write(reply);
+      }
+      if (ended) return Status::OK;
+    }
+    worker_.cancel(opened.id);
+    return {StatusCode::CANCELLED, "the router is gone"};
+  }
+
+  Status Fail(ServerContext*, const pb::FailRequest* request, pb::FailReply*) override {
+    for (const uint64_t transfer : request->transfers()) worker_.fail(transfer, request->why());
+    return Status::OK;
+  }
+
+ private:
+  CombineWorker& worker_;
+};
+
+}  // namespace
+
+struct WorkerServer::Impl {
+  Impl(ScatterWorker* scatter, CombineWorker* combine, ResidueIndex& index, const WorkerServerOptions& options)
+      : worker(scatter, combine, index, options) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&worker);
+    if (scatter) builder.RegisterService((scatter_service = std::make_unique<ScatterService>(*scatter)).get());
+    if (combine) builder.RegisterService((combine_service = std::make_unique<CombineService>(*combine)).get());
+    builder.SetMaxReceiveMessageSize(rpc::kMaxMessageBytes);
+    grpc::ResourceQuota quota("hypic");
+    builder.SetResourceQuota(quota.SetMaxThreads(options.max_threads));
+    // Routers ask for signs of life more often than gRPC expects.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, rpc::kKeepaliveMs / 2);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    server = builder.BuildAndStart();
+    require(server && port > 0, options.address, ": cannot listen for routers");
+    server->GetHealthCheckService()->SetServingStatus(true);
+  }
+  ~Impl() { server->Shutdown(std::chrono::system_clock::now()); }
+
+  int port = 0;
+  WorkerService worker;
+  std::unique_ptr<ScatterService> scatter_service;
+  std::unique_ptr<CombineService> combine_service;
+  std::unique_ptr<grpc::Server> server;
+};
+
+WorkerServer::WorkerServer(ScatterWorker* scatter, CombineWorker* combine, ResidueIndex& index,
+                           const WorkerServerOptions& options)
+    : impl_(std::make_unique<Impl>(scatter, combine, index, options)) {}
+WorkerServer::~WorkerServer() = default;
+int WorkerServer::port() const { return impl_->port; }
+
+}  // namespace hypic

@@ -1,0 +1,37 @@
+// A worker's door for routers: gRPC, with the standard health service. Not encrypted: loopback, or a network of its
+// own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/sha256.h"
+#include "serving/combine_worker.h"
+#include "serving/residue_index.h"
+#include "serving/scatter_worker.h"
+
+namespace hypic {
+
+struct WorkerServerOptions {
+  std::string address = "127.0.0.1:0";  // HOST:PORT; port 0: any that is free
+  Sha256::Digest identity{};
+  std::string data_address;  // of a worker that combines; an empty host: that by which it is reached
+  int max_threads = 512;     // of calls, of which each takes one while it lasts; more wait
+};
+
+class WorkerServer {
+ public:
+  // One of the workers, or none, is null; all outlive it. Error: the address cannot be used.
+  WorkerServer(ScatterWorker* scatter, CombineWorker* combine, ResidueIndex& index, const WorkerServerOptions& options);
+  // Ends all calls.
+  ~WorkerServer();
+  int port() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hypic

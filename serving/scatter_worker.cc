@@ -1,0 +1,382 @@
+#include "serving/scatter_worker.h"
+
+#include <algorithm>
+#include <future>
+#include <map>
+#include <utility>
+
+#include "core/check.h"
+
+namespace hypic {
+namespace {
+
+double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+struct ScatterWorker::Job {
+  PrefillJob wanted;
+  std::function<void(const PrefillReport&)> done;
+  PrefillReport report;
+  size_t left = 0;  // segments without an end
+  Clock::time_point arrived = Clock::now();
+  bool begun = false;
+};
+
+// Segments of one forward, each computed once and sent to whoever wants it.
+struct ScatterWorker::Group {
+  struct One {
+    std::vector<Waiting> wanted;
+    int64_t tokens = 0;
+    std::vector<LayerSections> layers, device_form;
+    std::vector<int64_t> begins;  // by layer, and the end
+    HostArena::Range staging;     // until the group is sent and kept
+    bool cached = false;
+    size_t sent = 0;  // layers
+  };
+  std::vector<Tokens> segments;
+  std::vector<One> ones;  // by segment
+  int64_t rows = 0;       // computed
+  Clock::time_point start, computed;
+};
+
+// Layers [first, last) of one segment, or of all that are computed, which `copied` says are in host memory.
+struct ScatterWorker::Sending {
+  std::shared_ptr<Group> group;
+  size_t segment;  // kAll: all that are computed
+  size_t first, last;
+  std::shared_ptr<Event> copied;  // null: they are
+  std::string error;              // in place of the bytes
+
+  static constexpr size_t kAll = ~size_t{0};
+};
+
+class ScatterWorker::Sink final : public ResidueSink {
+ public:
+  // `which`: of the group, by the engine's count.
+  Sink(ScatterWorker& worker, std::shared_ptr<Group> group, const std::vector<size_t>& which)
+      : worker_(worker), group_(std::move(group)), which_(which) {
+    placements_.resize(group_->ones.size());
+  }
+
+  void begin(size_t asked, const Placement& from, bool cached) override {
+    const size_t index = which_[asked];
+    Group::One& one = group_->ones[index];
+    placements_[index] = from;
+    one.cached = cached;
+    if (!cached) {
+      group_->rows += one.tokens;
+      return;
+    }
+    for (size_t layer = 0; layer < one.layers.size(); ++layer) download(index, layer);
+    push(index, 0, one.layers.size());
+  }
+  void after(int layer) override {
+    for (const size_t i : which_)
+      if (!group_->ones[i].cached) download(i, layer);
+    push(Sending::kAll, layer, layer + 1);
+  }
+
+ private:
+  void download(size_t index, size_t layer) {
+    Group::One& one = group_->ones[index];
+    enqueue_download(worker_.model_.backend(), worker_.engine_.pools(), one.layers[layer], placements_[index],
+                     one.staging.data() + one.begins[layer]);
+  }
+  void push(size_t segment, size_t first, size_t last) {
+    std::shared_ptr<Event> copied = worker_.model_.backend().record();
+    const std::scoped_lock lock(worker_.mutex_);
+    worker_.sendings_.push_back({group_, segment, first, last, std::move(copied), {}});
+    worker_.changed_.notify_all();
+  }
+
+  ScatterWorker& worker_;
+  const std::shared_ptr<Group> group_;
+  const std::vector<size_t>& which_;
+  std::vector<Placement> placements_;
+};
+
+ScatterWorker::ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options)
+    : engine_(engine),
+      model_(model),
+      transports_(transports),
+      options_(options),
+      layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full),
+      staging_(model.backend(), options.staging_bytes),
+      computing_([this] { compute(); }),
+      sending_([this] { send(); }) {}
+
+ScatterWorker::~ScatterWorker() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  computing_.join();
+  {
+    const std::scoped_lock lock(mutex_);
+    computed_ = true;
+  }
+  changed_.notify_all();
+  sending_.join();
+}
+
+void ScatterWorker::prefill(PrefillJob wanted, std::function<void(const PrefillReport&)> done) {
+  auto job = std::make_shared<Job>();
+  const size_t count = wanted.segments.size();
+  job->left = count;
+  job->report.segments.resize(wanted.segments.size());
+  job->wanted = std::move(wanted);
+  job->done = std::move(done);
+  std::string refused;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (stopping_)
+      refused = "the worker ends";
+    else if (static_cast<int64_t>(queue_.size() + count) > options_.max_waiting)
+      refused = str("more than ", options_.max_waiting, " segments wait");
+    else
+      for (size_t i = 0; i < count; ++i) queue_.push_back({job, i});
+  }
+  changed_.notify_all();
+  if (refused.empty() && count > 0) return;  // the job is the worker's now
+  for (PrefillReport::Segment& segment : job->report.segments) segment.error = refused;
+  job->done(job->report);
+}
+
+void ScatterWorker::flush() {
+  std::packaged_task<void()> task([&] { engine_.flush(); });
+  {
+    const std::scoped_lock lock(mutex_);
+    if (stopping_) return;
+    commands_.push_back([&] { task(); });
+  }
+  changed_.notify_all();
+  task.get_future().get();
+}
+
+int64_t ScatterWorker::waiting() const {
+  const std::scoped_lock lock(mutex_);
+  return static_cast<int64_t>(queue_.size());
+}
+
+void ScatterWorker::compute() {
+  engine_.enter_thread();
+  for (;;) {
+    auto group = std::make_shared<Group>();
+    std::vector<Waiting> late;
+    std::deque<std::function<void()>> commands;
+    bool stop;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty() || !commands_.empty(); });
+      stop = stopping_;
+      commands.swap(commands_);
+      std::map<Tokens, size_t> known;
+      int64_t rows = 0;
+      while (!queue_.empty()) {
+        Waiting& next = queue_.front();
+        const Tokens& tokens = next.job->wanted.segments[next.segment].tokens;
+        if (stop || Clock::now() > next.job->wanted.deadline) {
+          late.push_back(std::move(next));
+          queue_.pop_front();
+          continue;
+        }
+        const auto n = static_cast<int64_t>(tokens.size());
+        auto found = known.find(tokens);
+        if (found == known.end()) {
+          if (!group->segments.empty() && rows + n > options_.rows) break;
+          rows += n;
+          found = known.emplace(tokens, group->segments.size()).first;
+          group->segments.push_back(tokens);
+          group->ones.emplace_back().tokens = n;
+        }
+        if (!std::exchange(next.job->begun, true)) next.job->report.waited = seconds(Clock::now() - next.job->arrived);
+        group->ones[found->second].wanted.push_back(std::move(next));
+        queue_.pop_front();
+      }
+    }
+    for (const auto& command : commands) command();
+    for (const Waiting& one : late) {
+      auto alone = std::make_shared<Group>();
+      alone->segments.emplace_back();
+      alone->ones.emplace_back().wanted.push_back(one);
+      const std::scoped_lock lock(mutex_);
+      sendings_.push_back(
+          {std::move(alone), 0, 0, 0, nullptr, stop ? "the worker ends" : "its time was over before its turn came"});
+      changed_.notify_all();
+    }
+    if (stop) return;
+    if (!group->segments.empty()) run(std::move(group));
+  }
+}
+
+// Segments for which there is no staging memory now wait until some has been sent.
+void ScatterWorker::run(std::shared_ptr<Group> group) {
+  std::string error;
+  for (size_t i = 0; i < group->ones.size() && error.empty(); ++i) {
+    Group::One& one = group->ones[i];
+    if (one.tokens <= options_.mode.head + options_.mode.tail || one.tokens >= model_.spec().max_positions) {
+      error = str("a segment of ", one.tokens, " tokens leaves no residue in this model and mode");
+      break;
+    }
+    one.layers = residue_layers(layout_, model_.spec().layer_count(), one.tokens);
+    one.begins = {0};
+    for (const LayerSections& layer : one.layers) one.begins.push_back(one.begins.back() + bytes_of(layer));
+    if (one.begins.back() > options_.staging_bytes) {
+      error = str("a residue of ", one.begins.back(), " bytes does not fit the ", options_.staging_bytes,
+                  " bytes for those on their way");
+      break;
+    }
+    while (!(one.staging = staging_.take(one.begins.back(), HostArena::End::lower))) {
+      if (i == 0) {  // all of it is with the sending thread, which gives it back
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, std::chrono::milliseconds(1));
+        continue;
+      }
+      // What fits is computed now, the rest afterwards.
+      const std::scoped_lock lock(mutex_);
+      for (size_t j = group->ones.size(); j-- > i;)
+        for (size_t k = group->ones[j].wanted.size(); k-- > 0;) queue_.push_front(std::move(group->ones[j].wanted[k]));
+      group->ones.resize(i);
+      group->segments.resize(i);
+      break;
+    }
+  }
+  group->start = Clock::now();
+  if (error.empty()) {
+    try {
+      // Those in the store need no forward.
+      std::vector<Tokens> asked;
+      std::vector<size_t> which;
+      for (size_t i = 0; i < group->ones.size(); ++i)
+        if (!fetch(group, i)) {
+          asked.push_back(group->segments[i]);
+          which.push_back(i);
+        }
+      Sink sink(*this, group, which);
+      if (!asked.empty()) engine_.warm(asked, options_.mode, {.sink = &sink});
+      for (const size_t i : which)
+        if (!group->ones[i].cached) keep(group, i);
+      return;
+    } catch (const std::exception& failed) {
+      error = failed.what();
+    }
+  }
+  const std::scoped_lock lock(mutex_);
+  for (size_t i = 0; i < group->ones.size(); ++i) sendings_.push_back({group, i, 0, 0, nullptr, error});
+  changed_.notify_all();
+}
+
+// From the store to where it is sent from.
+bool ScatterWorker::fetch(const std::shared_ptr<Group>& group, size_t index) {
+  const Mode& mode = options_.mode;
+  const Tokens& tokens = group->segments[index];
+  if (!options_.store || engine_.cache().has_residue(tokens, mode.operator_first(), mode.tail)) return false;
+  const std::string name = residue_name(options_.identity, tokens, mode.operator_first(), mode.tail);
+  Group::One& one = group->ones[index];
+  const auto value = options_.store->get(name, kStoredHead + one.begins.back());
+  if (!value) {
+    if (const std::string error = options_.store->error(); !error.empty() && options_.say) options_.say(error);
+    return false;
+  }
+  const std::span<const uint8_t> layers = layers_of(name, *value);
+  if (static_cast<int64_t>(layers.size()) != one.begins.back()) return false;
+  std::copy(layers.begin(), layers.end(), one.staging.data());
+  one.cached = true;
+  ++fetched_;
+  const std::scoped_lock lock(mutex_);
+  sendings_.push_back({group, index, 0, one.layers.size(), nullptr, {}});
+  changed_.notify_all();
+  return true;
+}
+
+void ScatterWorker::keep(const std::shared_ptr<Group>& group, size_t index) {
+  if (!options_.store) return;
+  const Mode& mode = options_.mode;
+  const std::string name = residue_name(options_.identity, group->segments[index], mode.operator_first(), mode.tail);
+  const Group::One& one = group->ones[index];
+  if (const auto event = model_.backend().record()) event->wait();
+  options_.store->put(name, stored_residue(name, {one.staging.data(), static_cast<size_t>(one.begins.back())}));
+  if (std::string error = options_.store->error(); error.empty())
+    ++kept_;
+  else if (options_.say)
+    options_.say(error);
+}
+
+void ScatterWorker::send() {
+  engine_.enter_thread();  // for the events that it waits for
+  for (;;) {
+    Sending next;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return computed_ || !sendings_.empty(); });
+      if (sendings_.empty()) return;
+      next = std::move(sendings_.front());
+      sendings_.pop_front();
+    }
+    try {
+      if (next.copied) next.copied->wait();
+    } catch (const std::exception& failed) {
+      next.error = failed.what();
+    }
+    send(next);
+  }
+}
+
+void ScatterWorker::send(const Sending& sending) {
+  Group& group = *sending.group;
+  const bool all = sending.segment == Sending::kAll;
+  const size_t first = all ? 0 : sending.segment, last = all ? group.ones.size() : first + 1;
+  group.computed = Clock::now();  // the last layer's stays
+  for (size_t i = first; i < last; ++i) {
+    Group::One& one = group.ones[i];
+    if ((all && one.cached) || one.wanted.empty()) continue;
+    for (const Waiting& waiting : one.wanted) {
+      Job& job = *waiting.job;
+      const PrefillJob::Segment& wanted = job.wanted.segments[waiting.segment];
+      PrefillReport::Segment& report = job.report.segments[waiting.segment];
+      if (!report.error.empty()) continue;
+      try {
+        const std::shared_ptr<Transport> way = transports_.to(job.wanted.destination);
+        Packet packet{.transfer = wanted.transfer, .generation = wanted.generation};
+        if (!sending.error.empty()) {
+          report.error = sending.error;
+          packet.kind = Packet::Kind::failed;
+          packet.bytes = {reinterpret_cast<const uint8_t*>(sending.error.data()),
+                          std::min(sending.error.size(), kMaxPacketBytes)};
+          way->send(packet);
+          continue;
+        }
+        for (size_t layer = sending.first; layer < sending.last; ++layer)
+          for (int64_t at = one.begins[layer]; at < one.begins[layer + 1]; at += kMaxPacketBytes) {
+            packet.layer = static_cast<int32_t>(layer);
+            packet.offset = static_cast<uint64_t>(at - one.begins[layer]);
+            packet.bytes = {one.staging.data() + at,
+                            static_cast<size_t>(std::min<int64_t>(kMaxPacketBytes, one.begins[layer + 1] - at))};
+            way->send(packet);
+          }
+      } catch (const std::exception& failed) {
+        if (report.error.empty()) report.error = failed.what();
+      }
+    }
+    one.sent = sending.error.empty() ? sending.last : one.layers.size();
+    if (sending.error.empty() && one.sent < one.layers.size()) continue;
+    const auto wanted = std::exchange(one.wanted, {});
+    for (const Waiting& waiting : wanted) {
+      Job& job = *waiting.job;
+      PrefillReport& report = job.report;
+      report.segments[waiting.segment].cached = one.cached;
+      if (!one.cached && group.rows > 0) {
+        report.computed_tokens += one.tokens;
+        report.computed +=
+            seconds(group.computed - group.start) * static_cast<double>(one.tokens) / static_cast<double>(group.rows);
+      }
+      report.sent = seconds(Clock::now() - group.computed);
+      if (--job.left == 0) job.done(report);
+    }
+  }
+  changed_.notify_all();
+}
+
+}  // namespace hypic

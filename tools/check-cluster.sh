@@ -1,0 +1,95 @@
+#!/bin/sh
+# Router and workers as processes, on a CPU: they answer as `hypic serve` does, also while workers are killed.
+#   sh tools/check-cluster.sh HYPIC          exit code 77: there is no curl
+set -u
+hypic=$1
+model=datasets/models/tiny-qwen3.5
+command -v curl >/dev/null || { echo "SKIP: no curl"; exit 77; }
+out=$(mktemp -d)
+status=0
+pids=""
+trap 'for pid in $pids; do kill -9 $pid 2>/dev/null; done; rm -rf "$out"' EXIT
+complain() { echo "$*" >&2; status=1; }
+
+# start NAME ARGUMENTS...: a process in the background, and the address that it says it is on, in $address.
+start() {
+  name=$1; shift
+  "$hypic" "$@" >"$out/$name.out" 2>"$out/$name.err" &
+  eval "pid_$name=$!"
+  pids="$pids $!"
+  for i in $(seq 600); do
+    address=$([ -f "$out/$name.out" ] && sed -nE 's/.* on (http:..)?([0-9.]+:[0-9]+)$/\2/p' "$out/$name.out")
+    [ -n "$address" ] && return
+    sleep 0.1
+  done
+  echo "$name did not start: $(cat "$out/$name.err")" >&2
+  exit 1
+}
+
+# ask ADDRESS N: the token ids of the answer to prompt N, or why there is none.
+ask() {
+  curl -s -m 60 "http://$1/v1/completions" -d "{\"segments\": [\"The first document of $2 is about a river and a mill.\",
+    \"The second document says $2 times that the miller's name is Ann.\", \"A third one, number $2, names a bridge and its toll.\",
+    \"And a fourth: in $2 the toll was three pence a cart.\", \"What is the miller's name?\"],
+    \"max_tokens\": 6, \"temperature\": 0, \"return_token_ids\": true, \"ignore_eos\": true}" |
+    sed -nE 's/.*("token_ids": ?\[[0-9, ]*\]).*/\1/p; s/.*("message": ?"[^"]*").*/\1/p'
+}
+wait_until_ready() {
+  for i in $(seq 300); do
+    [ "$(curl -s -o /dev/null -w '%{http_code}' "http://$1/health")" = 200 ] && return
+    sleep 0.1
+  done
+  complain "$1 is not ready"
+}
+workers_up() { grep -c ': up, ' "$out/router.err"; }
+
+start alone serve --model $model --port 0
+alone=$address
+start combine worker --role combine --model $model --listen 127.0.0.1:0 --patience 1 --first-patience 20
+combine=$address
+start one worker --role scatter --model $model --listen 127.0.0.1:0
+one=$address
+start two worker --role scatter --model $model --listen 127.0.0.1:0
+two=$address
+printf '%s\n' "# the workers of this test" "combine $combine" "scatter $one" "scatter $two" >"$out/workers"
+start router router --model $model --port 0 --workers "$out/workers" --policy round_robin
+router=$address
+wait_until_ready "$alone"
+wait_until_ready "$router"
+for i in $(seq 100); do [ "$(workers_up)" -ge 3 ] && break; sleep 0.1; done
+[ "$(workers_up)" -ge 3 ] || complain "not all workers are up: $(cat "$out/router.err")"
+
+# same N: the router answers as the one engine does.
+same() {
+  expected=$(ask "$alone" "$1")
+  answer=$(ask "$router" "$1")
+  case $expected in *token_ids*) ;; *) complain "no answer of one engine: $expected" ;; esac
+  [ "$expected" = "$answer" ] || complain "prompt $1: $answer, one engine says $expected"
+}
+# count WHO: segments so far.
+count() { curl -s "http://$router/metrics" | sed -n "s/^hypic_router_segments_total{by=\"$1\"} //p"; }
+same 1
+[ "$(count scatter)" -gt 0 ] || complain "the workers computed no segments"
+same 1
+kill -STOP $pid_one  # it takes what it is sent and does nothing
+same 2
+[ "$(count combine_after_failure)" -gt 0 ] || complain "a stopped worker went unnoticed"
+kill -9 $pid_one
+same 3
+kill -9 $pid_two
+same 4
+same 5
+kill -9 $pid_combine
+answer=$(ask "$router" 6)
+case $answer in *message*) ;; *) complain "without workers: \"$answer\", not a reason" ;; esac
+start combine worker --role combine --model $model --listen "$combine"
+wait_until_ready "$router"
+same 7
+kill -TERM $pid_router
+wait $pid_router || complain "the router ended with $?"
+start router router --model $model --port 0 --combine "$combine" --scatter "$one"
+router=$address
+wait_until_ready "$router"
+same 8
+[ $status -eq 0 ] && echo "the workers answer as one engine"
+exit $status
