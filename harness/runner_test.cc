@@ -1,6 +1,7 @@
 #include "harness/runner.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,7 +21,7 @@ namespace {
 
 // A suite of cheap cases: `expect` of each is given.
 Suite suite_of(const std::vector<std::string>& expectations) {
-  const std::string path = testing::TempDir() + "runner_test.json";
+  const std::string path = testing::TempDir() + std::to_string(getpid()) + "runner_test.json";
   std::ofstream file(path);
   file << R"({"title": "t", "cases": [)";
   for (size_t i = 0; i < expectations.size(); ++i)

@@ -1,6 +1,7 @@
 #include "harness/suite.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,7 +12,7 @@ namespace hypic {
 namespace {
 
 std::string write(const std::string& text) {
-  const std::string path = testing::TempDir() + "suite_test.json";
+  const std::string path = testing::TempDir() + std::to_string(getpid()) + "suite_test.json";
   std::ofstream(path) << text;
   return path;
 }

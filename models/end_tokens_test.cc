@@ -1,6 +1,7 @@
 #include "models/end_tokens.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -19,7 +20,7 @@ class EndTokens : public testing::Test {
     std::filesystem::create_directories(folder);
   }
   void write(const char* name, const char* text) { std::ofstream(folder + "/" + name) << text; }
-  const std::string folder = testing::TempDir() + "end_tokens_test";
+  const std::string folder = testing::TempDir() + std::to_string(getpid()) + "end_tokens_test";
 };
 
 TEST_F(EndTokens, TheGenerationConfigSaysFirst) {

@@ -1,6 +1,7 @@
 #include "reference/memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -11,7 +12,7 @@ namespace {
 
 class AvailableMemory : public testing::Test {
  protected:
-  AvailableMemory() : root_(testing::TempDir() + "available_memory") { std::filesystem::remove_all(root_); }
+  AvailableMemory() : root_(testing::TempDir() + std::to_string(getpid()) + "available_memory") { std::filesystem::remove_all(root_); }
   ~AvailableMemory() override { std::filesystem::remove_all(root_); }
 
   void write(const std::string& path, const std::string& text) const {

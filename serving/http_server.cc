@@ -86,7 +86,13 @@ class Share {
  public:
   // Nothing where `total` would be exceeded.
   Share(std::atomic<int64_t>& taken, int64_t bytes, int64_t total) : taken_(taken), bytes_(bytes) {
-    if (taken_.fetch_add(bytes_) + bytes_ > total) taken_ -= std::exchange(bytes_, -1);
+    int64_t before = taken_;
+    do {
+      if (before + bytes > total) {
+        bytes_ = -1;
+        return;
+      }
+    } while (!taken_.compare_exchange_weak(before, before + bytes));
   }
   ~Share() {
     if (*this) taken_ -= bytes_;

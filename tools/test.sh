@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . tools/packages.sh
 preset=${1:-release}
+packages="$packages curl redis-server python3-numpy"  # what tests talk to
 install_packages
 build "$preset" all all_verify_interface_header_sets
 ctest --preset "$preset"

@@ -1,6 +1,7 @@
 #include "harness/cases/golden.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -42,7 +43,9 @@ class Written : public testing::Test {
     fs::remove_all(folder());
     write(folder(), {"gated_delta_net"});
   }
-  static std::string folder() { return testing::TempDir() + "golden_test"; }
+  static void TearDownTestSuite() { fs::remove_all(folder()); }
+  // Of this process: each test runs in one of its own, beside others.
+  static std::string folder() { return str(testing::TempDir(), "golden_test_", getpid()); }
   static std::string file_of(const char* kind, const Workload& w) {
     return str(folder(), "/", kind, "/", w.definition, "/", w.uuid, ".safetensors");
   }
