@@ -284,10 +284,11 @@ WorkerWatch::~WorkerWatch() {
   for (const auto& one : followed_) one->thread.join();
 }
 
-bool WorkerWatch::same_identity(const std::string& identity) {
+std::string WorkerWatch::unlike(const std::string& identity, Role role) {
   const std::scoped_lock lock(mutex_);
-  if (identity_.empty()) identity_ = identity;
-  return identity_ == identity;
+  if (identity_.empty() && role == Role::combine) identity_ = identity;
+  if (identity_.empty()) return "waits for a combine worker, which says what model, backend and mode are";
+  return identity_ == identity ? "" : "has another model, backend or mode than the combine worker";
 }
 
 void WorkerWatch::follow(Followed& worker) {
@@ -310,8 +311,8 @@ void WorkerWatch::follow(Followed& worker) {
       const std::string_view role = name_of(worker.wanted.role);
       if (status.role() != role || status.incarnation() == 0) {
         why = str("is a worker of the role ", status.role(), ", not ", role);
-      } else if (!same_identity(status.identity())) {
-        why = "has another model, backend or mode than the others";
+      } else if (std::string other = unlike(status.identity(), worker.wanted.role); !other.empty()) {
+        why = std::move(other);
       } else {
         Router::Life life{status.incarnation(), status.data_address()};
         if (life.address.starts_with(':')) life.address = address.substr(0, address.rfind(':')) + life.address;

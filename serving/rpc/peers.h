@@ -31,14 +31,16 @@ class WorkerWatch {
  private:
   struct Followed;
   void follow(Followed& worker);
-  bool same_identity(const std::string& identity);
+  // Why a worker is not one of these, empty if it is. A combine worker says what model, backend and mode are, not
+  // whoever answers first.
+  std::string unlike(const std::string& identity, Role role);
 
   Router& router_;
   const std::function<void(const std::string&)> say_;
   std::mutex mutex_;  // of what follows
   std::condition_variable ended_;
   bool ends_ = false;
-  std::string identity_;
+  std::string identity_;  // empty: no combine worker was seen
   std::vector<std::unique_ptr<Followed>> followed_;
 };
 
