@@ -3,37 +3,15 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/check.h"
 #include "reference/cpu_backend.h"
 #include "serving/engine.h"
+#include "serving/small_model.h"
 
 namespace hypic {
 namespace {
-
-ModelSpec small_spec() {
-  const std::string linear = "linear_attention", full = "full_attention";
-  const nlohmann::json config = {{"model_type", "qwen3_5_text"},
-                                 {"vocab_size", 256},
-                                 {"hidden_size", 32},
-                                 {"intermediate_size", 48},
-                                 {"num_hidden_layers", 3},
-                                 {"layer_types", {linear, full, linear}},
-                                 {"num_attention_heads", 2},
-                                 {"num_key_value_heads", 1},
-                                 {"head_dim", 16},
-                                 {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
-                                 {"linear_num_key_heads", 2},
-                                 {"linear_num_value_heads", 2},
-                                 {"linear_key_head_dim", 16},
-                                 {"linear_value_head_dim", 8},
-                                 {"linear_conv_kernel_dim", 4}};
-  ModelSpec spec = spec_from_config(config.dump(), "test");
-  spec.name = "test";
-  return spec;
-}
 
 struct Fixture {
   explicit Fixture(EngineOptions options = {})
@@ -44,13 +22,6 @@ struct Fixture {
   Model model;
   Engine engine;
 };
-
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 rng(seed);
-  Tokens tokens(n);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 256);
-  return tokens;
-}
 
 Request request(int i) {
   Request r{.segments = {random_tokens(19, i % 3), random_tokens(26, 10 + i % 2), random_tokens(3 + i % 5, 20 + i)},

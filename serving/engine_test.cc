@@ -10,10 +10,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <random>
 #include <set>
 
 #include "reference/cpu_backend.h"
+#include "serving/small_model.h"
 
 namespace hypic {
 namespace {
@@ -64,13 +64,6 @@ struct Fixture {
   Model model;
   Engine engine;
 };
-
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 rng(seed);
-  Tokens tokens(n);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 256);
-  return tokens;
-}
 
 // Three segments and a question.
 std::vector<Tokens> prompt() {

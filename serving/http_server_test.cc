@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
 #include "reference/cpu_backend.h"
 #include "serving/scheduler.h"
+#include "serving/small_model.h"
 
 namespace hypic {
 namespace {
@@ -122,28 +122,9 @@ class Client {
 
 constexpr char kTokenizer[] = "datasets/models/tokenizer";
 
-ModelSpec spec_of() {
-  const std::string linear = "linear_attention", full = "full_attention";
-  const json config = {{"model_type", "qwen3_5_text"},
-                       {"vocab_size", 4096},
-                       {"hidden_size", 32},
-                       {"intermediate_size", 48},
-                       {"num_hidden_layers", 3},
-                       {"layer_types", {linear, full, linear}},
-                       {"num_attention_heads", 2},
-                       {"num_key_value_heads", 1},
-                       {"head_dim", 16},
-                       {"max_position_embeddings", 4096},
-                       {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
-                       {"linear_num_key_heads", 2},
-                       {"linear_num_value_heads", 2},
-                       {"linear_key_head_dim", 16},
-                       {"linear_value_head_dim", 8},
-                       {"linear_conv_kernel_dim", 4}};
-  ModelSpec spec = spec_from_config(config.dump(), "test");
-  spec.name = "test";
-  return spec;
-}
+constexpr int kVocabulary = 4096;
+
+ModelSpec spec_of() { return small_spec({.vocabulary = kVocabulary, .max_positions = 4096}); }
 
 struct Given {
   ServerOptions server;
@@ -191,15 +172,9 @@ class Server {
   std::optional<HttpServer> http;
 };
 
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 rng(seed);
-  Tokens tokens(n);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 4096);
-  return tokens;
-}
-
 std::vector<Tokens> prompt(int seed) {
-  return {random_tokens(19, 1), random_tokens(33, 2 + seed % 3), random_tokens(5 + seed, 100 + seed)};
+  return {random_tokens(19, 1, kVocabulary), random_tokens(33, 2 + seed % 3, kVocabulary),
+          random_tokens(5 + seed, 100 + seed, kVocabulary)};
 }
 
 // What Engine::run says, alone and with nothing cached.
@@ -618,8 +593,8 @@ TEST(Server, ModelsWithoutATokenizerTakeIds) {
   Server server(given);
   EXPECT_EQ(server.completion({{"prompt", "text"}}).status, 400);
   const json body =
-      server.completion({{"prompt", random_tokens(9, 1)}, {"max_tokens", 3}, {"temperature", 0}}).parsed();
-  EXPECT_EQ(body["choices"][0]["token_ids"].get<Tokens>(), expected({random_tokens(9, 1)}, 3));
+      server.completion({{"prompt", random_tokens(9, 1, kVocabulary)}, {"max_tokens", 3}, {"temperature", 0}}).parsed();
+  EXPECT_EQ(body["choices"][0]["token_ids"].get<Tokens>(), expected({random_tokens(9, 1, kVocabulary)}, 3));
 }
 
 TEST(Server, RefusesAnAddressThatIsNone) {

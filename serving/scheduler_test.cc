@@ -2,46 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-#include <random>
-
 #include "core/check.h"
 #include "reference/cpu_backend.h"
+#include "serving/small_model.h"
 
 namespace hypic {
 namespace {
 
 using namespace std::chrono_literals;
 
-ModelSpec small_spec() {
-  const std::string linear = "linear_attention", full = "full_attention";
-  const nlohmann::json config = {{"model_type", "qwen3_5_text"},
-                                 {"vocab_size", 256},
-                                 {"hidden_size", 32},
-                                 {"intermediate_size", 48},
-                                 {"num_hidden_layers", 2},
-                                 {"layer_types", {linear, full}},
-                                 {"num_attention_heads", 2},
-                                 {"num_key_value_heads", 1},
-                                 {"head_dim", 16},
-                                 {"max_position_embeddings", 8192},
-                                 {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
-                                 {"linear_num_key_heads", 2},
-                                 {"linear_num_value_heads", 2},
-                                 {"linear_key_head_dim", 16},
-                                 {"linear_value_head_dim", 8},
-                                 {"linear_conv_kernel_dim", 4}};
-  ModelSpec spec = spec_from_config(config.dump(), "test");
-  spec.name = "test";
-  return spec;
-}
-
-Tokens random_tokens(int n, int seed) {
-  std::mt19937 rng(seed);
-  Tokens tokens(n);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 256);
-  return tokens;
-}
+const ModelSpec kSpec = small_spec({.layers = {"linear_attention", "full_attention"}, .max_positions = 8192});
 
 // Two documents, the second of them `which`, and a question.
 Request request(int which, int max_tokens) {
@@ -53,7 +23,7 @@ Request request(int which, int max_tokens) {
 struct Fixture {
   explicit Fixture(EngineOptions engine_options = {}, int64_t max_waiting = 256)
       : backend(reference::make_cpu_backend()),
-        model(Model::random(*backend, small_spec(), 3)),
+        model(Model::random(*backend, kSpec, 3)),
         engine(model, engine_options),
         scheduler(std::in_place, engine, metrics,
                   SchedulerOptions{.mode = mode_named("transition_rope_seam"), .max_waiting = max_waiting}) {

@@ -17,6 +17,7 @@
 #include "harness/bench/measure.h"
 #include "harness/bench/table.h"
 #include "harness/environment.h"
+#include "harness/exit_code.h"
 #include "harness/pattern.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/device.h"
@@ -197,7 +198,7 @@ int main(int argc, char** argv) {
   app.add_option("--budget", o.replay.budget,
                  "Seconds for the replays of one benchmark (default 2)");
   app.add_flag("--list", o.list, "Names only");
-  try {
+  return hypic::exit_code(app, "hypic-bench", [&] {
     app.parse(argc, argv);
     if (o.backend.empty()) {
       std::string why;
@@ -206,16 +207,5 @@ int main(int argc, char** argv) {
     o.backend = hypic::on_rung(o.backend, o.rung);
     if (size->count() == 0) o.small = !o.backend.starts_with("cuda");
     return hypic::bench::run(o, argv[0], app.remaining());
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const hypic::Error& error) {
-    std::cerr << "hypic-bench: " << hypic::one_line(error.what()) << "\n";
-    return 2;
-  } catch (const std::bad_alloc&) {
-    std::cerr << "hypic-bench: out of memory\n";
-    return 3;
-  } catch (const std::exception& error) {
-    std::cerr << "hypic-bench: internal error, please report it: " << error.what() << "\n";
-    return 3;
-  }
+  });
 }

@@ -6,8 +6,8 @@
 
 #include "core/check.h"
 #include "harness/cli/commands.h"
+#include "harness/exit_code.h"
 #include "harness/kernel_process.h"
-#include "reports/text.h"
 
 namespace {
 
@@ -37,26 +37,15 @@ int run(int argc, char** argv) {
   hypic::add_tasks(app, status);
   hypic::add_tokenize(app, status);
   hypic::add_trace(app, status);
-  try {
+  return hypic::exit_code(app, "hypic", [&] {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const hypic::Error& error) {
-    std::cerr << "hypic: " << hypic::one_line(error.what()) << "\n";
-    return 2;
-  } catch (const std::bad_alloc&) {
-    std::cerr << "hypic: out of memory\n";
-    return 3;
-  } catch (const std::exception& error) {
-    std::cerr << "hypic: internal error, please report it: " << error.what() << "\n";
-    return 3;
-  }
-  std::cout.flush();
-  if (!std::cout) {
-    std::cerr << "hypic: cannot write to standard output\n";
-    return 2;
-  }
-  return status;
+    std::cout.flush();
+    if (!std::cout) {
+      std::cerr << "hypic: cannot write to standard output\n";
+      return 2;
+    }
+    return status;
+  });
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/load/clock.h"
 #include "harness/load/stream.h"
 
 namespace hypic::load {
@@ -30,14 +31,9 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(20);  // how soon a stop is seen
 constexpr size_t kShownBytes = 200;                    // of an answer that is none
-
-Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
 
 struct Sink {
   AnswerReader* reader;

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "harness/load/clock.h"
 
 namespace hypic::load {
 namespace {
@@ -34,11 +35,6 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
-
-Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
 
 std::string chunk(const std::string& data) {
   char size[20];
