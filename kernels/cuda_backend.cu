@@ -213,7 +213,7 @@ class CudaBackend final : public Backend {
       run("causal_conv/plain", cuda::causal_conv, a, table_, stream_);
   }
   void linear_attention(const LinearAttentionArgs& a) override {
-    if (fast() && chunked_takes(a))
+    if (fast() && chunked_takes(a, table_))
       run("linear_attention/chunked", cuda::chunked, a, table_, sms_, stream_);
     else
       run("linear_attention/plain", cuda::linear_attention, a, table_, stream_);

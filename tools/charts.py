@@ -34,7 +34,9 @@ def alone(case, figure):
     width, height, inner = int(chart[1]), int(chart[2]), chart[3]
     legend = figure[:chart.start()]
     entries = re.findall(r"<span><svg[^>]*>(.*?)</svg>(.*?)</span>", legend, re.S)
-    rows, x, y = [f'<text class="t" x="8" y="18">{html.escape(case)}: {html.escape(title)}</text>'], 8, LINE + 8
+    heading = [f"{case}: {title}"] if EACH * len(f"{case}: {title}") < WIDTH else [f"{case}:", title]
+    rows = [f'<text class="t" x="8" y="{18 + LINE * i}">{html.escape(line)}</text>' for i, line in enumerate(heading)]
+    x, y = 8, LINE * len(heading) + 8
     for mark, name in entries:
         needs = LEFT + EACH * len(text_of(name))
         if x > 8 and x + needs > WIDTH:
@@ -42,7 +44,7 @@ def alone(case, figure):
         rows.append(f'<g transform="translate({x} {y})">{mark}</g>'
                     f'<text x="{x + LEFT}" y="{y + 11}">{html.escape(text_of(name))}</text>')
         x += needs
-    top = y + LINE + 4 if entries else LINE + 8
+    top = y + LINE + 4 if entries else y
     return title, "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + height}" width="{width}" '
         f'height="{top + height}">', STYLE, '<rect width="100%" height="100%" fill="#fff"/>', *rows,

@@ -21,7 +21,7 @@ struct Measure {
 constexpr Measure kMeasures[] = {
     {"loss", "Points lost", "points", false},
     {"kl", "KL of the first token from full recompute", "nats (log)", true},
-    {"state", "State before the question", "relative error, mean over layers (log)", true}};
+    {"state", "State error before the question", "relative, mean of layers (log)", true}};
 
 // Of loss and kl the value, of state the mean over layers; NaN where there is none.
 double value_of(const std::vector<Value>& values, const Measure& measure, const std::string& cell,

@@ -5,21 +5,34 @@ namespace hypic::cuda {
 
 #define HYPIC_CELLS(CELL) CELL(add, 64) CELL(add, 128) CELL(delta, 64) CELL(delta, 128)
 
-#define HYPIC_CELL(update, dk)                                                                                 \
-  extern template void chunked_cell<Update::update == Update::delta, dk>(ChunkedArgs, int, const TableUpload&, \
-                                                                         int, cudaStream_t);
+#define HYPIC_CELL(update, dk)                                                                                       \
+  extern template void chunked_cell<Update::update == Update::delta, dk>(ChunkedArgs, int, const TableUpload&, int,  \
+                                                                         cudaStream_t);                              \
+  extern template void chunked_cell<Update::update == Update::delta, dk, true>(ChunkedArgs, int, const TableUpload&, \
+                                                                               int, cudaStream_t);
 HYPIC_CELLS(HYPIC_CELL)
 #undef HYPIC_CELL
 
-bool chunked_takes(const LinearAttentionArgs& a) {
+bool chunked_takes(const LinearAttentionArgs& a, const TableUpload& table) {
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
   // Rows of bf16 that 16-byte pieces make.
   const auto pieces = [&](const Tensor& t) {
     return t.dtype == DType::bf16 && t.rank == 3 && t.stride[2] == 1 && aligned(t) &&
            (t[0] <= 1 || t.stride[0] % 8 == 0) && (t[1] <= 1 || t.stride[1] % 8 == 0);
   };
+  const auto floats = [&](const Tensor& t) {
+    return t.rank == 3 && t.stride[2] == 1 && aligned(t) && (t[0] <= 1 || t.stride[0] % 4 == 0) &&
+           (t[1] <= 1 || t.stride[1] % 4 == 0);
+  };
+  const auto jumps = [&] {
+    for (const Level& level : table.levels())
+      for (const SpanStage& stage : level.stages)
+        if (stage.jumps_last > stage.first) return true;
+    return false;
+  };
   return a.readout == Readout::plain && a.side == Side::key &&
-         (a.decay == Decay::none || a.decay == Decay::scalar) &&
+         (a.decay == Decay::none || a.decay == Decay::scalar ||
+          (a.decay == Decay::diagonal && a.rotary_dim == 0 && floats(a.g) && !jumps())) &&
          (a.update == Update::add || a.update == Update::delta) && !a.a && !a.b && pieces(a.q) && pieces(a.k) &&
          pieces(a.v) && pieces(a.o) && aligned(a.state) && aligned(a.operators.T) && aligned(a.operators.U) &&
          (a.k[2] == 64 || a.k[2] == 128) && a.v[2] % 16 == 0 &&
@@ -39,7 +52,7 @@ void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cu
   p.k = view<__nv_bfloat16>(a.k);
   p.v = view<__nv_bfloat16>(a.v);
   p.o = view<__nv_bfloat16>(a.o);
-  if (a.decay == Decay::scalar) p.g = view<float>(a.g);
+  if (a.decay != Decay::none) p.g = view<float>(a.g);
   p.beta = view<float>(a.beta);
   p.skip = pool(a.skip);
   p.state = pool(a.state);
@@ -53,9 +66,12 @@ void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cu
   p.rotations = rotation_table(a.rotary_dim, a.rope_theta);
   p.rows = a.k[0];
   p.table = table.device();
-#define HYPIC_CELL(update_, dk)                    \
-  if (a.update == Update::update_ && a.k[2] == dk) \
-    return chunked_cell<Update::update_ == Update::delta, dk>(p, static_cast<int>(a.k[1]), table, sms, stream);
+#define HYPIC_CELL(update_, dk)                                                                                    \
+  if (a.update == Update::update_ && a.k[2] == dk)                                                                 \
+    return a.decay == Decay::diagonal                                                                              \
+               ? chunked_cell<Update::update_ == Update::delta, dk, true>(p, static_cast<int>(a.k[1]), table, sms, \
+                                                                          stream)                                  \
+               : chunked_cell<Update::update_ == Update::delta, dk>(p, static_cast<int>(a.k[1]), table, sms, stream);
   HYPIC_CELLS(HYPIC_CELL)
 #undef HYPIC_CELL
   HYPIC_CHECK(false, "no chunked kernel for d_k = ", a.k[2]);

@@ -18,6 +18,8 @@
 // of Y are corrected by later tokens, as those of V would be; M and Z are rounded after what cancels in them has.
 // For Update::add, A = I: Y = β V, M = (Q Kᵀ)_{j ≤ i}, Z = K.
 //
+// With a decay a key dim, A has the decays in it, and there are K and Q with them: see chunked_diagonal.cuh.
+//
 // `prepare` makes M and Z of all chunks at once; then `walk` goes along the spans of chains that have no jumps, `jumps`
 // along the others (ChainSpan). The columns of S are independent of each other; so are those of an operator: U's run
 // as S does, but from zero, T's from the identity with V = 0 and no decay, which stands apart in log_scale.
@@ -28,15 +30,16 @@
 
 namespace hypic::cuda {
 
-// bf16 operands, Readout::plain, Side::key, decay none or scalar, update add or delta with a and b by default, d_k
-// of 64 or 128, d_v a multiple of 16, rows of 16-byte pieces; with Update::add RoPE on no, half or all key dims, with
-// delta on none, which no model has.
-bool chunked_takes(const LinearAttentionArgs& args);
+// bf16 operands, Readout::plain, Side::key, decay none, scalar or diagonal, update add or delta with a and b by
+// default, d_k of 64 or 128, d_v a multiple of 16, rows of 16-byte pieces; with Update::add RoPE on no, half or all key
+// dims, with delta on none, which no model has. Decay diagonal: log decays ≤ 0, no RoPE, a table without jumps: a
+// single jump leaves all chains to the plain rung.
+bool chunked_takes(const LinearAttentionArgs& args, const TableUpload& table);
 
 // Rounded to bf16 on the way: M with scale and decay, Z, Y, Y · exp(γ_C − γ), and S, U and T where they are
-// multiplied by K and Q. They themselves and all sums are float32, and a jump's product T·S is as good as float32.
-// A chain that is a single row takes another way, in float32 throughout. sms: multiprocessors of the device;
-// neither they nor the other chains change a bit of a chain's result.
+// multiplied by K and Q; with a decay a key dim also K and Q with it. They themselves and all sums are float32, and
+// a jump's product T·S is as good as float32. A chain that is a single row takes another way, in float32 throughout.
+// sms: multiprocessors of the device; neither they nor the other chains change a bit of a chain's result.
 void chunked(const LinearAttentionArgs& args, const TableUpload& table, int sms, cudaStream_t stream);
 
 }  // namespace hypic::cuda

@@ -1,6 +1,8 @@
 // What the kernels of chunked linear attention are given, and which fragments they read from shared memory.
 #pragma once
 
+#include <cfloat>
+
 #include "kernels/common/device_table.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/rotation_table.cuh"
@@ -22,7 +24,23 @@ struct ChunkedArgs {
   __nv_bfloat16* M;  // [R, Hv, 64] · scale · decay; nothing right of the diagonal's 16 × 16
   __nv_bfloat16* Z;  // [R, Hv, dk]
   float4* gates;     // [Hv, R]: β, exp(γ), exp(γ_C − γ), γ
+  // Where a decay is one a key dim, instead of gates, and Z also of Update::add:
+  __nv_bfloat16 *K, *Q;  // [R, Hv, dk], decayed from the chunk's begin; K of the delta rule only
+  float* decays;         // [decays_slot, Hv, dk]: decay_factor of a chunk; see decays_of
 };
+
+// Of the chunk that begins at row `begin`, of a step that is item `item`: items and their rows rise together.
+__host__ __device__ constexpr int64_t decays_slot(int32_t item, int32_t begin) { return item + begin / kChunkRows; }
+
+template <int kDk>
+__device__ inline const float* decays_of(const ChunkedArgs& p, int32_t item, int32_t begin, int h) {
+  return p.decays + (decays_slot(item, begin) * p.Hv + h) * kDk;
+}
+
+// A log decay g ≤ 0 as a number by which float32 numbers decay as by Decaying: the complement expm1(g) ≤ 0 for slow
+// ones, else exp(g), which stays > 0. decay_by has no branch.
+__device__ inline float decay_factor(float g) { return g > -0.5f ? expm1f(g) : fmaxf(expf(g), FLT_MIN); }
+__device__ inline float decay_by(float factor, float x) { return fmaf(factor, x, factor > 0 ? 0.0f : x); }
 
 // A lane's place in the fragments of a bf16 tile in shared memory, rows of kWidth elements under swizzle_128; (i, j)
 // is the 16 × 16 at row 16 i and column 16 j.
@@ -62,10 +80,15 @@ class TileLane {
   Place across_, down_;
 };
 
+// The two of a pair, by shifts alone: the compiler makes more of a conversion.
+__device__ inline float2 halves_of(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
 // x as a sum of two bf16, together nearly float32: pairs of the leading and of the remaining parts.
 __device__ inline void split_bf16(float x0, float x1, uint32_t& lead, uint32_t& rest) {
   lead = pack_bf16(x0, x1);
-  const float2 rounded = unpack_bf16(lead);
+  const float2 rounded = halves_of(lead);
   rest = pack_bf16(x0 - rounded.x, x1 - rounded.y);
 }
 
@@ -99,9 +122,29 @@ __device__ inline void copy_tile(uint32_t tile, const __nv_bfloat16* from, int64
   }
 }
 
+inline constexpr int kCopyThreads = 128;
+
+// `rows` rows of kParts · kChunks 16-byte pieces and zeros up to a chunk, by all threads that copy; `at` has the place
+// of a row's piece, the same for rows apart by as many as are copied at a time.
+template <int kChunks, int kParts = 1, bool kLower = false, class At>
+__device__ inline void copy_rows(const __nv_bfloat16* from, int64_t stride, int rows, int valid, int part, At at) {
+  constexpr int kRows = kCopyThreads / kChunks;
+  const int thread = threadIdx.x % kCopyThreads, first = thread / kChunks, chunk = thread % kChunks;
+  if (chunk >= valid) return;
+  const uint32_t to = at(first, chunk);
+  const uint32_t step = at(kRows, 0) - at(0, 0);
+  from += first * stride + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < kChunkRows / kRows; ++i, from += kRows * stride)
+#pragma unroll
+    for (int j = 0; j < kParts; ++j)
+      cp_async_16(to + i * step + j * part, from + j * kChunks * 8,
+                  first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16));
+}
+
 // All launches of one instance, p without what `prepare` leaves; each is compiled in a file of its own,
-// chunked_UPDATE_dk.cu.
-template <bool kDelta, int kDk>
+// chunked_UPDATE_dk.cu, with a decay a key dim chunked_diagonal_UPDATE_dk.cu.
+template <bool kDelta, int kDk, bool kDiagonal = false>
 void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cudaStream_t stream);
 
 }  // namespace hypic::cuda

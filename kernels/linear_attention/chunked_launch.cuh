@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/common/scratch.cuh"
+#include "kernels/linear_attention/chunked_diagonal.cuh"
 #include "kernels/linear_attention/chunked_jumps.cuh"
 #include "kernels/linear_attention/chunked_prepare.cuh"
 #include "kernels/linear_attention/chunked_step.cuh"
@@ -9,71 +10,96 @@
 
 namespace hypic::cuda {
 
+template <class Kernel>
+void allow_shared(Kernel kernel, int bytes, const char* name) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+}
+
 template <bool kDelta, int kDk>
+void launch_jumps(const ChunkedArgs& p, const SpanStage& stage, cudaStream_t stream) {
+  const JumpsPlan plan = plan_jumps(stage.jumps_last - stage.first, p.Hv, p.dv, kDelta);
+  if (plan.blocks == 0) return;
+  constexpr int kBytes = Jumps<kDelta, kDk>::kBytes;
+  allow_shared(jumps_kernel<kDelta, kDk>, kBytes, "linear_attention, jumps");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+  const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(plan.blocks),
+                                  .blockDim = Jumps<kDelta, kDk>::kThreads,
+                                  .dynamicSmemBytes = kBytes,
+                                  .stream = stream,
+                                  .attrs = &cluster,
+                                  .numAttrs = 1};
+  check(cudaLaunchKernelEx(&config, jumps_kernel<kDelta, kDk>, p, stage.first, plan.parts), "linear_attention, jumps");
+}
+
+template <bool kDelta, int kDk, bool kDiagonal>
 void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cudaStream_t stream) {
-  const auto allow = [](auto kernel, int bytes, const char* name) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  };
   const int chunks = table.chunk_count();
   const int64_t row_heads = chunks > 0 ? p.rows * p.Hv : 0;
   const Scratch M(row_heads * kChunkRows * sizeof(__nv_bfloat16), stream),
-      Z(kDelta ? row_heads * kDk * sizeof(__nv_bfloat16) : 0, stream), gates(row_heads * sizeof(float4), stream);
+      Z(kDelta || kDiagonal ? row_heads * kDk * sizeof(__nv_bfloat16) : 0, stream),
+      gates(kDiagonal ? 0 : row_heads * sizeof(float4), stream),
+      K(kDiagonal && kDelta ? row_heads * kDk * sizeof(__nv_bfloat16) : 0, stream),
+      Q(kDiagonal ? row_heads * kDk * sizeof(__nv_bfloat16) : 0, stream),
+      decays(kDiagonal && chunks > 0
+                 ? (decays_slot(table.item_count(), static_cast<int32_t>(p.rows)) + 1) * p.Hv * kDk * sizeof(float)
+                 : 0,
+             stream);
   p.M = M.as<__nv_bfloat16>();
   p.Z = Z.as<__nv_bfloat16>();
   p.gates = gates.as<float4>();
-  if (chunks > 0) {
-    const int heads = plan_prepare_heads(sms, chunks, Hk, p.Hv);
-    constexpr int kBytes = PrepareShared<kDelta, kDk>::kBytes;
-    allow(prepare_kernel<kDelta, kDk>, kBytes, "linear_attention, prepare");
-    prepare_kernel<kDelta, kDk>
-        <<<dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(p.Hv / heads)), kPrepareThreads, kBytes, stream>>>(
-            p, heads);
-    check_launch("linear_attention, prepare");
+  p.K = K.as<__nv_bfloat16>();
+  p.Q = Q.as<__nv_bfloat16>();
+  p.decays = decays.as<float>();
+  ChunkedArgs walked = p;  // with K and Q as `walk` reads them
+  if constexpr (kDiagonal) {
+    walked.k = {kDelta ? p.K : p.Z, int64_t{p.Hv} * kDk, kDk, 1};
+    walked.q = {p.Q, int64_t{p.Hv} * kDk, kDk, 1};
+    walked.group = 1;
   }
-  const auto launch_jumps = [&](const SpanStage& stage) {
-    const JumpsPlan plan = plan_jumps(stage.jumps_last - stage.first, p.Hv, p.dv, kDelta);
-    if (plan.blocks == 0) return;
-    constexpr int kBytes = Jumps<kDelta, kDk>::kBytes;
-    allow(jumps_kernel<kDelta, kDk>, kBytes, "linear_attention, jumps");
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-    const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(plan.blocks),
-                                    .blockDim = Jumps<kDelta, kDk>::kThreads,
-                                    .dynamicSmemBytes = kBytes,
-                                    .stream = stream,
-                                    .attrs = &cluster,
-                                    .numAttrs = 1};
-    check(cudaLaunchKernelEx(&config, jumps_kernel<kDelta, kDk>, p, stage.first, plan.parts),
-          "linear_attention, jumps");
-  };
+  if (chunks > 0) {
+    const auto launch_prepare = [&](auto kernel, int bytes, int heads, auto... args) {
+      allow_shared(kernel, bytes, "linear_attention, prepare");
+      kernel<<<dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(p.Hv / heads)), kPrepareThreads, bytes,
+               stream>>>(p, args...);
+      check_launch("linear_attention, prepare");
+    };
+    if constexpr (kDiagonal) {
+      launch_prepare(prepare_diagonal_kernel<kDelta, kDk>, DiagonalShared<kDelta, kDk>::kBytes, 1);
+    } else {
+      const int heads = plan_prepare_heads(sms, chunks, Hk, p.Hv);
+      launch_prepare(prepare_kernel<kDelta, kDk>, PrepareShared<kDelta, kDk>::kBytes, heads, heads);
+    }
+  }
   const auto launch_walk = [&](const SpanStage& stage, int32_t op_first, int32_t op_last) {
     const int32_t chains = stage.last - stage.jumps_last, ops = op_last - op_first;
     const WalkPlan plan = plan_walk(sms, chains, ops, p.Hv, kDk, p.dv, kDelta);
     if (plan.blocks == 0) return;
     const WalkGrid grid{stage.jumps_last, op_first, chains, ops, plan.works(), plan.v_parts, plan.t_parts};
     const auto launch = [&](auto kernel, int threads, int bytes) {
-      allow(kernel, bytes, "linear_attention, walk");
-      kernel<<<plan.blocks, threads, bytes, stream>>>(p, grid);
+      allow_shared(kernel, bytes, "linear_attention, walk");
+      kernel<<<plan.blocks, threads, bytes, stream>>>(walked, grid);
       check_launch("linear_attention, walk");
     };
     if (plan.columns == 64)
-      launch(walk_kernel<kDelta, kDk, 64>, WalkShared<kDelta, kDk, 64>::kThreads, WalkShared<kDelta, kDk, 64>::kBytes);
+      launch(walk_kernel<kDelta, kDk, 64, kDiagonal>, WalkShared<kDelta, kDk, 64>::kThreads,
+             WalkShared<kDelta, kDk, 64>::kBytes);
     else
-      launch(walk_kernel<kDelta, kDk, 128>, WalkShared<kDelta, kDk, 128>::kThreads,
+      launch(walk_kernel<kDelta, kDk, 128, kDiagonal>, WalkShared<kDelta, kDk, 128>::kThreads,
              WalkShared<kDelta, kDk, 128>::kBytes);
   };
   for (const Level& level : table.levels()) {
     for (size_t i = 0; i < level.stages.size(); ++i) {
       const SpanStage& stage = level.stages[i];
-      launch_jumps(stage);
+      if constexpr (!kDiagonal) launch_jumps<kDelta, kDk>(p, stage, stream);  // diagonal: see chunked_takes
       launch_walk(stage, i == 0 ? level.op_first : level.op_last, level.op_last);
     }
     if (level.last > level.single_first) {
       const dim3 blocks(static_cast<unsigned>((level.last - level.single_first) * p.Hv),
                         static_cast<unsigned>(ceil_div(p.dv, kStepColumns)));
-      launch_next("linear_attention, step", step_kernel<kDelta, kDk>, blocks, dim3(kStepThreads), 0, stream, p,
-                  level.single_first);
+      launch_next("linear_attention, step", step_kernel<kDelta, kDk, kDiagonal>, blocks, dim3(kStepThreads), 0, stream,
+                  p, level.single_first);
     }
   }
 }

@@ -75,6 +75,67 @@ __device__ inline void multiply_16(float (&c)[kTiles][4], const uint32_t (&lead)
   }
 }
 
+// A = (I + L)⁻¹ for the L at `matrix`, [64][kPitch], which is overwritten, by all warps: see above. Of L the part below
+// the diagonal counts, of the 16 × 16 blocks that have rows < `rows`. put(i, j, x0, x1) takes A's (i, j) and (i, j + 1)
+// of all blocks up to the diagonal, which other threads may read when this returns.
+template <int kPitch, class Put>
+__device__ inline void invert(float* matrix, int rows, Put put) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto block = [&](int i, int j) { return matrix + 16 * (i * kPitch + j); };
+  __syncthreads();
+  if (16 * warp < rows) {
+    float a[16];
+    solve_column<kPitch>(a, block(warp, warp), lane % 16);
+    __syncwarp();
+    if (lane < 16)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) block(warp, warp)[i * kPitch + lane] = a[i];
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < 4 * 16 * 8; e += kPrepareThreads) {  // the diagonal blocks
+    const int i = e / 8, j = i / 16 * 16 + e % 8 * 2;
+    put(i, j, matrix[i * kPitch + j], matrix[i * kPitch + j + 1]);
+  }
+  uint32_t a_lead[4], a_rest[4];
+  if (const int low = warp / 2 * 2; 16 * (low + 1) < rows) {  // below them, in 32 × 32: a warp 8 columns
+    const int column = warp % 2 * 8;
+    float y[2][4] = {}, x[1][4] = {};
+    load_A<kPitch>(a_lead, a_rest, block(low + 1, low + 1), lane);
+    multiply_16<kPitch>(y, a_lead, a_rest, block(low + 1, low), lane);
+    split_A(a_lead, a_rest, y[0], y[1]);
+    multiply_16<kPitch>(x, a_lead, a_rest, block(low, low) + column, lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = g + half * 8, j = column + 2 * t;
+      const float2 below = {-x[0][2 * half], -x[0][2 * half + 1]};
+      *reinterpret_cast<float2*>(block(low, low + 1) + i * kPitch + j) = below;  // above, for L is still read
+      put(16 * (low + 1) + i, 16 * low + j, below.x, below.y);
+    }
+  }
+  __syncthreads();
+  if (const int rt = warp / 2, ct = warp % 2; 16 * (2 + rt) < rows) {  // in 64 × 64: a warp 16 × 16
+    float y[4][4] = {}, x[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      if (k <= rt) {
+        load_A<kPitch>(a_lead, a_rest, k == rt ? block(2 + rt, 2 + rt) : block(2, 3), lane);
+        multiply_16<kPitch>(y, a_lead, a_rest, block(2 + k, 0), lane);
+      }
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      if (k >= ct) {
+        split_A(a_lead, a_rest, y[2 * k], y[2 * k + 1]);
+        multiply_16<kPitch>(x, a_lead, a_rest, k == ct ? block(ct, ct) : block(0, 1), lane);
+      }
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        put(32 + 16 * rt + g + half * 8, 16 * ct + 8 * n + 2 * t, -x[n][2 * half], -x[n][2 * half + 1]);
+  }
+  __syncthreads();
+}
+
 // A warp's 16 rows of kChunks 16-byte pieces, of which the first `pieces` are written, by way of its part of shared
 // memory, as whole pieces. put: fragments of columns 8 n.
 template <int kChunks>
@@ -238,59 +299,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
           *reinterpret_cast<float2*>(matrix + i * kPitch + j) = {j < i ? beta[i] * kk[n][2 * half] : 0.0f,
                                                                  j + 1 < i ? beta[i] * kk[n][2 * half + 1] : 0.0f};
         }
-      __syncthreads();
-      const auto block = [&](int i, int j) { return matrix + 16 * (i * kPitch + j); };
-      if (active) {
-        float a[16];
-        solve_column<kPitch>(a, block(warp, warp), lane % 16);
-        __syncwarp();
-        if (lane < 16)
-#pragma unroll
-          for (int i = 0; i < 16; ++i) block(warp, warp)[i * kPitch + lane] = a[i];
-      }
-      __syncthreads();
-      for (int e = threadIdx.x; e < 4 * 16 * 8; e += kPrepareThreads) {  // the diagonal blocks
-        const int i = e / 8, j = i / 16 * 16 + e % 8 * 2;
-        put_half(i, j, matrix[i * kPitch + j], matrix[i * kPitch + j + 1]);
-      }
-      uint32_t a_lead[4], a_rest[4];
-      if (const int low = warp / 2 * 2; 16 * (low + 1) < rows) {  // below them, in 32 × 32: a warp 8 columns
-        const int column = warp % 2 * 8;
-        float y[2][4] = {}, x[1][4] = {};
-        load_A<kPitch>(a_lead, a_rest, block(low + 1, low + 1), lane);
-        multiply_16<kPitch>(y, a_lead, a_rest, block(low + 1, low), lane);
-        split_A(a_lead, a_rest, y[0], y[1]);
-        multiply_16<kPitch>(x, a_lead, a_rest, block(low, low) + column, lane);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = g + half * 8, j = column + 2 * t;
-          const float2 below = {-x[0][2 * half], -x[0][2 * half + 1]};
-          *reinterpret_cast<float2*>(block(low, low + 1) + i * kPitch + j) = below;  // above, for L' is still read
-          put_half(16 * (low + 1) + i, 16 * low + j, below.x, below.y);
-        }
-      }
-      __syncthreads();
-      if (const int rt = warp / 2, ct = warp % 2; 16 * (2 + rt) < rows) {  // in 64 × 64: a warp 16 × 16
-        float y[4][4] = {}, x[2][4] = {};
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-          if (k <= rt) {
-            load_A<kPitch>(a_lead, a_rest, k == rt ? block(2 + rt, 2 + rt) : block(2, 3), lane);
-            multiply_16<kPitch>(y, a_lead, a_rest, block(2 + k, 0), lane);
-          }
-#pragma unroll
-        for (int k = 0; k < 2; ++k)
-          if (k >= ct) {
-            split_A(a_lead, a_rest, y[2 * k], y[2 * k + 1]);
-            multiply_16<kPitch>(x, a_lead, a_rest, k == ct ? block(ct, ct) : block(0, 1), lane);
-          }
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            put_half(32 + 16 * rt + g + half * 8, 16 * ct + 8 * n + 2 * t, -x[n][2 * half], -x[n][2 * half + 1]);
-      }
-      __syncthreads();
+      invert<kPitch>(matrix, rows, put_half);
 
       if (active) {
         float m[8][4] = {};

@@ -22,8 +22,8 @@ __device__ inline float4 sum_rows(float4 x) {
 }
 
 // Block x: chain of order[first, …) and head; y: columns. A thread has four columns of every 32nd row, so that S
-// is read once: o = scale · (eᵍ Sᵀq + (q·k) x) needs no second pass.
-template <bool kDelta, int kDk>
+// is read once: o = scale · (eᵍ Sᵀq + (q·k) x) needs no second pass. With a decay a key dim, eᵍ is with k and q.
+template <bool kDelta, int kDk, bool kDiagonal = false>
 __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32_t first) {
   constexpr int kRows = kDk / 32, kWarps = kStepThreads / 32;
   __shared__ float4 sk_of[kWarps][8], sq_of[kWarps][8];
@@ -48,7 +48,11 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
     k[i] = load(p.k.row(r, kh) + 32 * i + row);
     q[i] = load(p.q.row(r, kh) + 32 * i + row);
   }
-  const float gate = p.g ? p.g.row(r)[h] : 0.0f, beta = p.beta ? p.beta.row(r)[h] : 1.0f;
+  const float gate = !kDiagonal && p.g ? p.g.row(r)[h] : 0.0f, beta = p.beta ? p.beta.row(r)[h] : 1.0f;
+  float own[kRows];  // log decays of this thread's rows
+  if constexpr (kDiagonal)
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) own[i] = p.g.row(r, h)[32 * i + row];
   float4 v{};
   if (active) {
     const uint2 pair = *reinterpret_cast<const uint2*>(p.v.row(r, h) + column);
@@ -60,8 +64,9 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   float qk = 0;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if constexpr (kDelta) sk = sk + k[i] * s[i];
-    sq = sq + q[i] * s[i];
+    const float decayed = kDiagonal ? expf(own[i]) : 1.0f;
+    if constexpr (kDelta) sk = sk + decayed * k[i] * s[i];
+    sq = sq + decayed * q[i] * s[i];
     qk += q[i] * k[i];
   }
   if constexpr (kDelta) sk = sum_rows(sk);
@@ -87,10 +92,11 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   const Decaying decay(gate);
   const float4 x = beta * (v + -decayed * sk);
 #pragma unroll
-  for (int i = 0; i < kRows; ++i)
+  for (int i = 0; i < kRows; ++i) {
+    const Decaying of = kDiagonal ? Decaying(own[i]) : decay;
     *reinterpret_cast<float4*>(S + (32 * i + row) * static_cast<int64_t>(p.dv)) = {
-        decay(s[i].x, k[i] * x.x), decay(s[i].y, k[i] * x.y), decay(s[i].z, k[i] * x.z),
-        decay(s[i].w, k[i] * x.w)};
+        of(s[i].x, k[i] * x.x), of(s[i].y, k[i] * x.y), of(s[i].z, k[i] * x.z), of(s[i].w, k[i] * x.w)};
+  }
   if (row == 0) {
     float4 o = p.scale * (decayed * sq + qk * x);
     if (p.skip) o = o + p.skip[h] * v;

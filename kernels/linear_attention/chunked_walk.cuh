@@ -14,7 +14,6 @@
 namespace hypic::cuda {
 
 inline constexpr int kGroupColumns = 64, kGroupThreads = 128;  // of S; warps that compute
-inline constexpr int kCopyThreads = 128;
 inline constexpr int kSliceBytes = kChunkRows * 16 * 2;  // of V, 16 columns: a warp's
 
 // Shared memory: stages of the ring, each a chunk, and their barriers. K, Q, Z are parts of 64 key dims each, [64][64];
@@ -26,7 +25,7 @@ struct WalkShared {
   static constexpr int kK = 0, kQ = kPart, kKQPart = 2 * kPart;  // from a part to the next
   static constexpr int kZ = kDelta ? 2 * kTile : kK, kZPart = kDelta ? kPart : kKQPart;
   static constexpr int kM = (kDelta ? 3 : 2) * kTile;
-  static constexpr int kGates = kM + kPart;
+  static constexpr int kGates = kM + kPart;  // of rows; with a decay a key dim the chunk's decays
   static constexpr int kV = kGates + kChunkRows * static_cast<int>(sizeof(float4));
   static constexpr int kStage = kV + kN / 16 * kSliceBytes;
   static constexpr int kStages = kStage * 4 + 64 <= 227 * 1024 ? 4 : 3;
@@ -103,28 +102,9 @@ __device__ inline int slice_at(int row, int half) { return row * 32 + ((half ^ (
 
 // ---- The warps that copy
 
-// `rows` rows of kParts · kChunks 16-byte pieces and zeros up to a chunk, by all threads that copy; `at` has the place
-// of a row's piece, the same for rows apart by as many as are copied at a time.
-template <int kChunks, int kParts = 1, bool kLower = false, class At>
-__device__ inline void copy_rows(const __nv_bfloat16* from, int64_t stride, int rows, int valid, int part, At at) {
-  constexpr int kRows = kCopyThreads / kChunks;
-  const int thread = threadIdx.x % kCopyThreads, first = thread / kChunks, chunk = thread % kChunks;
-  if (chunk >= valid) return;
-  const uint32_t to = at(first, chunk);
-  const uint32_t step = at(kRows, 0) - at(0, 0);
-  from += chunk * 8;
-  int64_t row = first * stride;
-#pragma unroll
-  for (int i = 0; i < kChunkRows / kRows; ++i, row += kRows * stride) {
-    const bool copies = first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16);
-    const __nv_bfloat16* const at_row = from + (copies ? row : 0);  // no address past the rows, though nothing is read
-#pragma unroll
-    for (int j = 0; j < kParts; ++j) cp_async_16(to + i * step + j * part, at_row + j * kChunks * 8, copies);
-  }
-}
-
-template <bool kDelta, int kDk, int kN>
-__device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint32_t stage, int32_t begin, int rows) {
+template <bool kDelta, int kDk, int kN, bool kDiagonal>
+__device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint32_t stage, int32_t item, int32_t begin,
+                                  int rows) {
   using Shared = WalkShared<kDelta, kDk, kN>;
   const int thread = threadIdx.x % kCopyThreads, kh = w.h / p.group;
   const int64_t at = static_cast<int64_t>(begin) * p.Hv + w.h;
@@ -139,9 +119,13 @@ __device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint3
     copy_rows<kN / 8>(
         p.v.row(begin, w.h) + w.column, p.v.stride_r, rows, (w.width - w.column) / 8, 0,
         [=](int row, int chunk) { return stage + Shared::kV + chunk / 2 * kSliceBytes + slice_at(row, chunk % 2); });
-  if (thread < kChunkRows)
+  if constexpr (kDiagonal) {
+    if (thread < kDk / 4)
+      cp_async_16(stage + Shared::kGates + thread * 16, decays_of<kDk>(p, item, begin, w.h) + thread * 4);
+  } else if (thread < kChunkRows) {
     cp_async_16(stage + Shared::kGates + thread * 16, p.gates + w.h * p.rows + begin + (thread < rows ? thread : 0),
                 thread < rows);
+  }
   if (w.role == Role::walk)
     copy_rows<8, 1, true>(
         p.M + at * kChunkRows, static_cast<int64_t>(p.Hv) * kChunkRows, rows, 8, 0,
@@ -150,7 +134,7 @@ __device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint3
 }
 
 // Copies the chunks of steps, in order, work after work.
-template <bool kDelta, int kDk, int kN>
+template <bool kDelta, int kDk, int kN, bool kDiagonal>
 __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, char* shared) {
   using Shared = WalkShared<kDelta, kDk, kN>;
   const uint32_t ring = shared_address(shared);
@@ -162,7 +146,8 @@ __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, cha
       const int32_t end = p.table.items[n].end;
       for (int32_t begin = p.table.items[n].begin; begin < end; begin += kChunkRows) {
         barrier_wait(ring + Shared::kEmpty + 8 * place.at, place.parity ^ 1);
-        copy_chunk<kDelta, kDk, kN>(p, w, ring + place.at * Shared::kStage, begin, min(kChunkRows, end - begin));
+        copy_chunk<kDelta, kDk, kN, kDiagonal>(p, w, ring + place.at * Shared::kStage, n, begin,
+                                               min(kChunkRows, end - begin));
         cp_async_commit();
         if (before < Shared::kStages) {
           cp_async_wait<1>();
@@ -183,7 +168,7 @@ __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, cha
 
 // A group, and what a warp of it holds of Sᵀ: 16 columns of S, as fragments of 16 × 8, S_[n][c] is column g + c / 2 ·
 // 8, key dim 8 n + 2 t + c % 2.
-template <bool kDelta, int kDk, int kN>
+template <bool kDelta, int kDk, int kN, bool kDiagonal>
 class WalkWarps {
  public:
   __device__ WalkWarps(const ChunkedArgs& p, char* shared) : p_(p), shared_(shared) {}
@@ -260,11 +245,25 @@ class WalkWarps {
     for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
       log_scale += run_chunk<kRole>(w, begin, min(kChunkRows, item.end - begin));
     store(out, w.width, w.column);
+    if constexpr (kDiagonal && !kDelta)
+      if (w.column == 0) scale_T(item, w, begins);
     if (kRole == Role::U && p_.log_scale && w.column == 0 && threadIdx.x == 0)
       p_.log_scale[slot] = (begins ? 0.0f : p_.log_scale[slot]) + log_scale;
   }
 
-  // S through a chunk; its log decay. Of a walk O as well, which store_O has to store.
+  // T of a decay a key dim without the delta rule, which is a diagonal: a thread a key dim.
+  __device__ void scale_T(const ChainItem& item, const WalkWork& w, bool begins) {
+    const int c = static_cast<int>(threadIdx.x);
+    if (c >= kDk) return;
+    float* const to = p_.T + (static_cast<int64_t>(w.op) * p_.Hv + w.h) * kDk + c;
+    float x = begins ? 1.0f : *to;
+    for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
+      x = decay_by(decays_of<kDk>(p_, w.item_begin, begin, w.h)[c], x);
+    *to = x;
+  }
+
+  // S through a chunk; its log decay, where that is one of all key dims. Of a walk O as well, which store_O has to
+  // store.
   template <Role kRole>
   __device__ float run_chunk(const WalkWork& w, int32_t begin, int rows) {
     constexpr bool kOutput = kRole == Role::walk, kHasV = kRole != Role::T, kMultiplies = kDelta || kOutput;
@@ -288,9 +287,12 @@ class WalkWarps {
       wgmma_commit();
     }
     if constexpr (kOutput) store_O(w);
-    const float4* const gates = reinterpret_cast<const float4*>(shared_ + stage + Shared::kGates);
-    const float log_decay = gates[rows - 1].w;
-    if constexpr (kHasV) {
+    [[maybe_unused]] const float4* const gates = reinterpret_cast<const float4*>(shared_ + stage + Shared::kGates);
+    float log_decay = 0;
+    if constexpr (!kDiagonal) log_decay = gates[rows - 1].w;
+    if constexpr (kDiagonal && kHasV) {
+      decay_dims(stage);
+    } else if constexpr (kHasV) {
       const Decaying decay(log_decay);
       const float whole = decay.complement ? 1.0f : 0.0f;  // in place, without a branch
 #pragma unroll
@@ -302,6 +304,7 @@ class WalkWarps {
       wgmma_wait<0>();
       wgmma_operand(x);
     }
+    if constexpr (kDiagonal && !kHasV) decay_dims(stage);  // before the wait ptxas would let no product overlap
 
     uint32_t y[kChunkRows / 16][4], y_end[kChunkRows / 16][4];  // Yᵀ, and decayed to the chunk's end
 #pragma unroll
@@ -311,8 +314,12 @@ class WalkWarps {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // i / 2: of the two times 8 rows; i % 2: of the columns
         const int n = 2 * b + i / 2, row = 8 * n + 2 * t_, c = i % 2 * 2;
-        float4 first = gates[row], second = gates[row + 1];
-        if constexpr (!kHasV) first.y = first.z = second.y = second.z = 1;
+        float4 first{1, 1, 1, 0}, second{1, 1, 1, 0};
+        if constexpr (!kDiagonal) {
+          first = gates[row];
+          second = gates[row + 1];
+          if constexpr (!kHasV) first.y = first.z = second.y = second.z = 1;
+        }
         float2 of = unpack_bf16(v[i]);
         if constexpr (kDelta) of = {of.x - first.y * x[n][c], of.y - second.y * x[n][c + 1]};
         of = {first.x * of.x, second.x * of.y};
@@ -351,6 +358,17 @@ class WalkWarps {
     wgmma_operand(S_);
     place_.next();
     return log_decay;
+  }
+
+  // S by the decays of a chunk, one a key dim.
+  __device__ void decay_dims(uint32_t stage) {
+    const char* const decays = shared_ + stage + Shared::kGates;
+#pragma unroll
+    for (int n = 0; n < kDk / 8; ++n) {
+      const float2 factor = *reinterpret_cast<const float2*>(decays + (8 * n + 2 * t_) * 4);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[n][c] = decay_by(c % 2 ? factor.y : factor.x, S_[n][c]);
+    }
   }
 
   // O to V's place, whose slice no other warp reads.
@@ -419,7 +437,7 @@ class WalkWarps {
 };
 
 // WalkShared::kThreads threads, the last kCopyThreads of which copy; no more blocks than works.
-template <bool kDelta, int kDk, int kN>
+template <bool kDelta, int kDk, int kN, bool kDiagonal = false>
 __global__ void __launch_bounds__(WalkShared<kDelta, kDk, kN>::kThreads, 1) walk_kernel(ChunkedArgs p, WalkGrid grid) {
   using Shared = WalkShared<kDelta, kDk, kN>;
   extern __shared__ __align__(1024) char walk_shared[];
@@ -435,10 +453,10 @@ __global__ void __launch_bounds__(WalkShared<kDelta, kDk, kN>::kThreads, 1) walk
   block_barrier();
   if (threadIdx.x >= Shared::kGroups * kGroupThreads) {
     if constexpr (Shared::kGroups == 2) give_registers<40>();
-    return fill_ring<kDelta, kDk, kN>(p, grid, walk_shared);
+    return fill_ring<kDelta, kDk, kN, kDiagonal>(p, grid, walk_shared);
   }
   if constexpr (Shared::kGroups == 2) take_registers<232>();
-  WalkWarps<kDelta, kDk, kN> warps(p, walk_shared);
+  WalkWarps<kDelta, kDk, kN, kDiagonal> warps(p, walk_shared);
   for (int32_t turn = 0; grid.work(turn) < grid.works; ++turn) warps.run(work_of<kDk, kN>(p, grid, grid.work(turn)));
 }
 
