@@ -370,6 +370,24 @@ bool Engine::is_cached(const Request& request, const Mode& mode) const {
          });
 }
 
+int64_t Engine::rows_of(const Request& request, const Mode& mode) const {
+  int64_t rows = 0;
+  for (const Tokens& tokens : request.segments) rows += static_cast<int64_t>(tokens.size());
+  const auto before = std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
+  if (mode.reuse == Reuse::prefix) {
+    const auto prefixes = cache_.prefixes(before);
+    for (auto longest = prefixes.rbegin(); longest != prefixes.rend(); ++longest)
+      if (cache_.has_prefix(*longest)) return rows - static_cast<int64_t>(longest->length);
+  } else if (mode.reuse == Reuse::segments) {
+    const int64_t seams = mode.head + mode.tail;
+    for (const Tokens& tokens : before)
+      if (const auto n = static_cast<int64_t>(tokens.size());
+          n > seams && cache_.has_residue(tokens, mode.operator_first(), mode.tail))
+        rows -= n - seams;
+  }
+  return rows;
+}
+
 // What runs next is done; what threw has left nothing behind.
 std::vector<Progress> Engine::advance() {
   try {
@@ -530,7 +548,8 @@ Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, con
   return batch.plan.counters;
 }
 
-// What requests take if nothing of them is cached. Equal segments share a residue.
+// What requests take; of pages and operators what they would if nothing of them were cached, for what is found is not
+// free for others either. Equal segments share a residue.
 Engine::Room Engine::room_for(const std::vector<Request>& requests, const Mode& mode) const {
   const int32_t page_size = options_.pools.page_size;
   Room room;
@@ -548,7 +567,7 @@ Engine::Room Engine::room_for(const std::vector<Request>& requests, const Mode& 
       total += n;
       if (!residue || !reused.insert(tokens).second) continue;
       room.pages += pages_for(n, page_size);
-      build_states.next(n);
+      if (!cache_.has_residue(tokens, mode.operator_first(), mode.tail)) build_states.next(n);
     }
     room.pages += pages_for(own, page_size);
     room.too_long = room.too_long || total > model_.spec().max_positions;

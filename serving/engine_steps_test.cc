@@ -83,10 +83,27 @@ TEST(EngineSteps, WhatAPromptLeavesIsThereBeforeItsAnswerEnds) {
   const Reused reused = f.engine.submit({second}, mode)[0].reused;
   EXPECT_EQ(reused.segments, 45 - 2 * mode.head);
   EXPECT_EQ(reused.recomputed, 2 * mode.head);
+  EXPECT_EQ(f.engine.rows_of(second, mode), 48 - reused.segments);
   // Even if it leaves the cache while both decode.
   f.engine.step();
   f.engine.flush();
   Tokens tokens;
+  while (!f.engine.idle()) f.engine.step();
+  f.engine.check_integrity();
+}
+
+TEST(EngineSteps, WhatIsCachedTakesNoStateToBeBuiltIn) {
+  Fixture f({.pools = {.state_slots = 5, .operator_slots = 12, .pages = 120, .page_size = 4}});
+  const Mode mode = mode_named("transition_rope_seam");
+  const std::vector<Request> three = {request(0), request(1), request(2)};
+  EXPECT_FALSE(f.engine.fits(three, mode));  // of their own and for what they miss
+  const int64_t cold = f.engine.rows_of(three[0], mode);
+  for (const Request& one : three) f.engine.run({one}, mode);
+  EXPECT_TRUE(f.engine.fits(three, mode));
+  EXPECT_LT(f.engine.rows_of(three[0], mode), cold);
+  EXPECT_EQ(f.engine.rows_of(three[0], mode_named("full")), cold);
+  const auto submitted = f.engine.submit(three, mode);
+  for (const Submitted& one : submitted) EXPECT_GT(one.reused.segments, 0);
   while (!f.engine.idle()) f.engine.step();
   f.engine.check_integrity();
 }

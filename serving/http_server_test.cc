@@ -242,7 +242,7 @@ TEST(Server, ManyAtOnceGetWhatEachGetsAlone) {
   Given given;
   given.engine.max_rows = 40;  // prompts take several forwards
   given.engine.pools = {.state_slots = 9, .operator_slots = 10, .pages = 60, .page_size = 4};
-  given.scheduler.prompt_tokens = 150;
+  given.scheduler.prompt_rows = 150;
   Server server(given);
   constexpr int kClients = 24;
   std::vector<std::thread> clients;

@@ -154,13 +154,13 @@ void Scheduler::admit() {
   const size_t before = first - queue_.begin();
   std::vector<Job> group;
   std::vector<Request> requests;
-  int64_t tokens = 0;
+  int64_t rows = 0;
   for (auto job = first; job != queue_.end();) {
     requests.push_back(job->request);
-    tokens += job->prompt;
+    rows += engine_.rows_of(job->request, options_.mode);
     const bool alone = group.empty() && engine_.idle();  // what does not fit then never will: let it be said why
     if (!alone && !engine_.fits(requests, options_.mode)) break;
-    if (!group.empty() && tokens > options_.prompt_tokens) break;
+    if (!group.empty() && rows > options_.prompt_rows) break;
     group.push_back(std::move(*job));
     job = queue_.erase(job);
   }

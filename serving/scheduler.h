@@ -22,7 +22,7 @@ namespace hypic {
 struct SchedulerOptions {
   Mode mode;
   int64_t max_waiting = 256;     // requests; more are turned away
-  int64_t prompt_tokens = 8192;  // of prompts that start together, unless one alone has more
+  int64_t prompt_rows = 8192;    // that prompts which start together are likely to take, unless one alone takes more
 };
 
 class Scheduler final : public RequestHandler {

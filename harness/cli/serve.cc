@@ -25,7 +25,7 @@ int serve(Options& options) {
   complete(door, chosen.model, path, spec);
   const SchedulerOptions scheduling{.mode = mode_named(chosen.mode),
                                     .max_waiting = door.max_waiting,
-                                    .prompt_tokens = chosen.engine.max_rows};
+                                    .prompt_rows = chosen.engine.max_rows};
   const std::unique_ptr<Backend> backend = make_backend(chosen.backend);
   const Model model = Model::open(*backend, path);
   Engine engine(model, chosen.engine);

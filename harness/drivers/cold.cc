@@ -288,7 +288,7 @@ class ColdRun {
     TcpTransports tcp;
     Machine& combining = *machines_[0];
     CombineWorker combine(
-        combining.engine, combining.model, worker_metrics, {.mode = settings_.mode, .prompt_tokens = settings_.rows},
+        combining.engine, combining.model, worker_metrics, {.mode = settings_.mode, .prompt_rows = settings_.rows},
         {.bytes = int64_t{1} << 40, .first_patience = std::chrono::hours(1), .patience = std::chrono::seconds(60)});
     combine.scheduler().wait_until_warm();
     std::string address = "combine";

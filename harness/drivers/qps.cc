@@ -630,12 +630,14 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
     OwnServerOptions options = own.server;
     options.mode = own.modes[i];
     const OwnServer server(model, options);
-    Session session(s, name, items, server.url(), options.mode.name);
+    Settings here = s;
+    if (options.mode.reuse == Reuse::none) here.cache = Cache::any;  // nothing is kept, so nothing can be primed
+    Session session(here, name, items, server.url(), options.mode.name);
     const ProgressFn part = [&](double share, const std::string& what) {
       progress((static_cast<double>(i) + share) / static_cast<double>(own.modes.size()),
                options.mode.name + ": " + what);
     };
-    results.push_back(s.search ? run_search(s, session, part) : run_once(s, session, part));
+    results.push_back(s.search ? run_search(here, session, part) : run_once(here, session, part));
   }
   double prefix_rate = std::nan(""), prefix_computed = prefix_rate;
   for (size_t i = 0; i < own.modes.size(); ++i) {

@@ -40,7 +40,9 @@ ServerOptions server_options(const Model& model) {
 PoolSizes pools_of(const OwnServerOptions& options, const ReuseCosts& costs) {
   PoolSizes pools;
   pools.page_size = kPageSize;
-  pools.state_slots = 2 * options.at_once;
+  // A request's own, and one of each segment that a forward builds.
+  const double builds = options.mode.reuse == Reuse::segments ? options.chunk / std::max(options.segment_tokens, 1.0) : 0;
+  pools.state_slots = 2 * options.at_once + static_cast<int64_t>(std::ceil(builds));
   pools.pages = options.at_once * (options.longest / kPageSize + 2 * (options.most_segments + 1));
   if (options.mode.reuse == Reuse::none) return pools;
   const bool segments = options.mode.reuse == Reuse::segments;
@@ -66,7 +68,7 @@ struct OwnServer::Impl {
   Impl(const Model& model, const OwnServerOptions& options)
       : engine(model, engine_options(model, options)),
         scheduler(engine, metrics,
-                  {.mode = options.mode, .max_waiting = int64_t{1} << 20, .prompt_tokens = options.chunk}),
+                  {.mode = options.mode, .max_waiting = int64_t{1} << 20, .prompt_rows = options.chunk}),
         http(scheduler, metrics, server_options(model)) {
     scheduler.wait_until_warm();
   }

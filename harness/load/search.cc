@@ -47,7 +47,8 @@ double crossing(const std::vector<Share>& shares, double allowed, double low, do
   for (size_t i = 0; i + 1 < shares.size(); ++i) {
     const Share &a = shares[i], &b = shares[i + 1];
     if (a.share > allowed || b.share <= allowed) continue;
-    const double part = (allowed - a.share) / (b.share - a.share);
+    // Where all missed, or a run was cut short, there is no slope to go by.
+    const double part = b.share < 1 ? (allowed - a.share) / (b.share - a.share) : 0.5;
     at = std::exp(std::log(a.rate) + part * (std::log(b.rate) - std::log(a.rate)));
   }
   return std::clamp(at, low, high);

@@ -56,7 +56,8 @@ struct Share {
 };
 std::vector<Share> rising(const std::vector<Probe>& probes);
 
-// Where the rising shares cross `allowed`, by linear interpolation over log rate; between low and high.
+// Where the rising shares cross `allowed`, by linear interpolation over log rate, half way where the upper one is 1;
+// between low and high.
 double crossing(const std::vector<Share>& shares, double allowed, double low, double high);
 
 // Whether the number of requests in flight grows without end: over the second half of the samples its slope is certain

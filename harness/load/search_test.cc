@@ -117,6 +117,7 @@ TEST(Search, CrossingIsBetweenItsNeighbours) {
   const std::vector<Share> shares = {{1, 0, 1}, {4, 0.2, 1}, {8, 1, 1}};
   EXPECT_NEAR(crossing(shares, 0.1, 1, 8), 2, 1e-12);
   EXPECT_EQ(crossing(shares, 0.1, 3, 8), 3);
+  EXPECT_NEAR(crossing({{2, 0, 1}, {8, 1, 1}}, 0.1, 1, 16), 4, 1e-12);
 }
 
 TEST(Search, OverSaturationIsAQueueThatGrows) {

@@ -88,7 +88,7 @@ int work(Options& options) {
   } else {
     combine.emplace(
         engine, model, metrics,
-        SchedulerOptions{.mode = mode, .max_waiting = options.waiting, .prompt_tokens = chosen.engine.max_rows},
+        SchedulerOptions{.mode = mode, .max_waiting = options.waiting, .prompt_rows = chosen.engine.max_rows},
         InboxOptions{.bytes = options.transfer_mib << 20,
                      .first_patience = milliseconds(options.first_patience),
                      .patience = milliseconds(options.patience)});
