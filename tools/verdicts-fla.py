@@ -7,7 +7,8 @@
 needs torch with CUDA, triton, numpy and flash-linear-attention (with fla-core and einops), and nothing of hypic but the
 folder and tools/python/hypic_check beside this script. A kernel runs in a process of its own: one that crashes, hangs or
 leaves the device unusable loses that workload, and the next process goes on behind it. Exits 1 if any verdict is not
-PASS. --kernel REGEX chooses kernels, --markdown FILE writes the table, --jobs N runs so many at once (default 4).
+PASS. --kernel REGEX chooses kernels, --jobs N runs so many at once (default 4), --budget S asks no more after so many
+seconds. --markdown FILE has the table, written anew whenever a kernel is done.
 
 Inputs are bfloat16 (gates and states float32), so the bound is that of bfloat16 operands: an RMS error ratio of 6e-3, or
 8 times what rounding the inputs once in float32 moves where a result is ill-conditioned. Each workload runs three times
@@ -156,28 +157,52 @@ def run_child(folder, name, todo, seconds):
     return results, at, why
 
 
-def verdicts(folder, name, seconds):
+def verdicts(folder, name, seconds, end):
     family = KERNELS[name][0]
+    line = lambda verdict, why: {"tensor": "", "verdict": verdict, "rms": 0.0, "bound": 0.0, "why": why}
     try:
         todo = [[d.name, w.uuid] for d in hypic_check.definitions(folder, family) for w in d.workloads()]
     except ValueError as error:
-        return [(["–", "–"], [{"tensor": "", "verdict": "SKIP", "rms": 0.0, "bound": 0.0, "why": str(error)}])]
+        return [(["–", "–"], [line("SKIP", str(error))])]
     todo.sort(key=lambda item: item[1] == "empty")  # a fault with empty sequences is an illegal access more often than not
     all_results = []
     while todo:
-        results, at, why = run_child(folder, name, todo, seconds)
+        left = end - time.monotonic()
+        if left < 1:
+            return all_results + [(item, [line("NOT ASKED", "the time was over")]) for item in todo]
+        results, at, why = run_child(folder, name, todo, min(seconds, left))
         all_results += results
         done = [item for item, _ in results]
-        if at is not None:
-            all_results.append((at, [{"tensor": "", "verdict": "CRASH", "rms": 0.0, "bound": 0.0, "why": why}]))
+        if at is not None and time.monotonic() < end:
+            all_results.append((at, [line("CRASH", why)]))
             done.append(at)
         rest = [item for item in todo if item not in done]
-        if len(rest) == len(todo):  # it does not even begin
-            all_results += [(item, [{"tensor": "", "verdict": "ERROR", "rms": 0.0, "bound": 0.0, "why": why}])
-                            for item in rest[:1]]
-            break
+        if len(rest) == len(todo) and time.monotonic() < end:  # it does not even begin
+            return all_results + [(rest[0], [line("ERROR", why)])]
         todo = rest
     return all_results
+
+
+def table(rows):
+    return "\n".join(["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])] +
+                     ["| " + " | ".join(row) + " |" for row in rows[1:]])
+
+
+def report(found):
+    """Markdown, and whether all hold."""
+    summary = [("kernel", "verdict", "hold", "worst of its bound", "where")]
+    details = [("kernel", "workload", "tensor", "verdict", "RMS ratio", "bound", "why")]
+    for name in sorted(found):
+        lines = [(item, line) for item, some in found[name] for line in some]
+        good = sum(line["verdict"] == "PASS" for _, line in lines)
+        worst = max(lines, key=lambda x: x[1]["rms"] / x[1]["bound"] if x[1]["bound"] else 0)
+        share = worst[1]["rms"] / worst[1]["bound"] if worst[1]["bound"] else 0
+        kinds = sorted({line["verdict"] for _, line in lines} - {"PASS"})
+        summary.append((name, ", ".join(kinds) or "PASS", f"{good} of {len(lines)}", f"{share:.2f}", "/".join(worst[0])))
+        details += [(name, "/".join(item), line["tensor"], line["verdict"], f"{line['rms']:.2e}", f"{line['bound']:.2e}",
+                     line["why"].replace("|", "\\|")) for item, line in lines if line["verdict"] != "PASS"]
+    text = table(summary) + ("\n\nWhat does not hold:\n\n" + table(details) if len(details) > 1 else "")
+    return text, len(details) == 1
 
 
 def main():
@@ -186,6 +211,7 @@ def main():
     parser.add_argument("--kernel", default="", metavar="REGEX")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=300, help="that one workload may take, its compilation included")
+    parser.add_argument("--budget", type=float, default=3600, help="seconds, of all")
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -194,34 +220,18 @@ def main():
     names = [name for name in KERNELS if re.search(options.kernel, name)]
     if not names:
         parser.error(f"no kernel matches {options.kernel!r}; there are {', '.join(KERNELS)}")
+    end, found, text, good = time.monotonic() + options.budget, {}, "", True
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        found = dict(zip(names, pool.map(lambda name: verdicts(options.folder, name, options.seconds), names)))
-
-    summary = [("kernel", "verdict", "hold", "worst of its bound", "where")]
-    details = [("kernel", "workload", "tensor", "verdict", "RMS ratio", "bound", "why")]
-    failed = False
-    for name, results in found.items():
-        lines = [(item, line) for item, some in results for line in some]
-        good = sum(line["verdict"] == "PASS" for _, line in lines)
-        worst = max(lines, key=lambda x: x[1]["rms"] / x[1]["bound"] if x[1]["bound"] else 0)
-        share = worst[1]["rms"] / worst[1]["bound"] if worst[1]["bound"] else 0
-        failed |= good < len(lines)
-        kinds = sorted({line["verdict"] for _, line in lines})
-        verdict = "PASS" if kinds == ["PASS"] else ", ".join(kind for kind in kinds if kind != "PASS")
-        summary.append((name, verdict, f"{good} of {len(lines)}", f"{share:.2f}", "/".join(worst[0])))
-        details += [(name, "/".join(item), line["tensor"], line["verdict"], f"{line['rms']:.2e}", f"{line['bound']:.2e}",
-                     line["why"].replace("|", "\\|")) for item, line in lines if line["verdict"] != "PASS"]
-
-    def markdown(rows):
-        return "\n".join(["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])] +
-                         ["| " + " | ".join(row) + " |" for row in rows[1:]])
-
-    text = markdown(summary) + ("\n\nWhat does not hold:\n\n" + markdown(details) if len(details) > 1 else "")
+        asked = {pool.submit(verdicts, options.folder, name, options.seconds, end): name for name in names}
+        for done in concurrent.futures.as_completed(asked):
+            found[asked[done]] = done.result()
+            text, good = report(found)
+            print(f"{asked[done]}: {len(found)} of {len(names)} kernels are done", file=sys.stderr, flush=True)
+            if options.markdown:
+                with open(options.markdown, "w", encoding="utf-8") as file:
+                    file.write(text + "\n")
     print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    return 1 if failed else 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
