@@ -35,6 +35,17 @@ void Metrics::answered(int status) {
   ++answered_[status];
 }
 
+void Metrics::together(int64_t prompts) {
+  const std::scoped_lock lock(mutex_);
+  prompts_ += prompts;
+  ++submissions_;
+}
+
+double Metrics::prompts_together() const {
+  const std::scoped_lock lock(mutex_);
+  return static_cast<double>(prompts_) / static_cast<double>(submissions_);
+}
+
 void Metrics::prompt(int64_t tokens, const Reused& reused) {
   const std::scoped_lock lock(mutex_);
   prompt_tokens_ += tokens;
@@ -79,6 +90,8 @@ std::string Metrics::text(const Load& load) const {
   family("hypic_http_responses_total", "Answers by status", "counter", "status", answered_);
   family("hypic_requests_finished_total", "Requests by how they ended", "counter", "reason", finished_);
   one("hypic_prompt_tokens_total", "Tokens of prompts", "counter", prompt_tokens_);
+  one("hypic_prompts_started_total", "Prompts that have begun to run", "counter", prompts_);
+  one("hypic_prompt_submissions_total", "Of them those that started together counted once", "counter", submissions_);
   family("hypic_cached_tokens_total", "Tokens of prompts that were in the cache, by kind", "counter", "kind",
          Values{{"prefix", reused_.prefix}, {"segment", reused_.segments}});
   one("hypic_seam_tokens_total", "Tokens of cached segments that were computed again", "counter", reused_.recomputed);

@@ -44,18 +44,20 @@ class Metrics {
  public:
   void answered(int status);  // a request over HTTP
   void prompt(int64_t tokens, const Reused& reused);
+  void together(int64_t prompts);                         // that start in one submission
   void first_token(double seconds);                       // since it came
   void next_token(double seconds);                        // since the one before
   void finished(double seconds, const std::string& why);  // done; cancelled, as by a stop text; error
 
   std::string text(const Load& load) const;
+  double prompts_together() const;  // mean of what together() was told; NaN before
 
  private:
   mutable std::mutex mutex_;
   std::map<int, int64_t> answered_;
   std::map<std::string, int64_t> finished_;
   Histogram first_, next_, whole_;
-  int64_t prompt_tokens_ = 0, answer_tokens_ = 0;
+  int64_t prompt_tokens_ = 0, answer_tokens_ = 0, prompts_ = 0, submissions_ = 0;
   Reused reused_;
 };
 

@@ -192,6 +192,7 @@ bool Scheduler::start(std::vector<Job> group) {
   for (const Job& job : group) requests.push_back(job.request);
   try {
     const std::vector<Submitted> submitted = engine_.submit(requests, options_.mode);
+    metrics_.together(static_cast<int64_t>(group.size()));
     for (size_t i = 0; i < group.size(); ++i) {
       Job& job = group[i];
       job.request = {};

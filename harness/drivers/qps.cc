@@ -638,6 +638,7 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
                options.mode.name + ": " + what);
     };
     results.push_back(s.search ? run_search(here, session, part) : run_once(here, session, part));
+    results.back().values.push_back({"together", server.prompts_together(), "prompts a forward"});
   }
   double prefix_rate = std::nan(""), prefix_computed = prefix_rate;
   for (size_t i = 0; i < own.modes.size(); ++i) {

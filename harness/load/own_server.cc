@@ -81,6 +81,7 @@ struct OwnServer::Impl {
 OwnServer::OwnServer(const Model& model, const OwnServerOptions& options)
     : impl_(std::make_unique<Impl>(model, options)) {}
 OwnServer::~OwnServer() = default;
+double OwnServer::prompts_together() const { return impl_->metrics.prompts_together(); }
 std::string OwnServer::url() const { return str("http://127.0.0.1:", impl_->http.port()); }
 
 double trace_share(const Trace& trace, int64_t first, int64_t count, int64_t prime, const Mode& mode, int64_t budget,

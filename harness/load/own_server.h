@@ -35,6 +35,7 @@ class OwnServer {
   OwnServer(const Model& model, const OwnServerOptions& options);
   ~OwnServer();
   std::string url() const;
+  double prompts_together() const;  // mean number of prompts that started in one forward
 
  private:
   struct Impl;
