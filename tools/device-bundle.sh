@@ -14,6 +14,7 @@ command -v patchelf >/dev/null || { echo "patchelf is missing: apt-get install p
 rm -rf "$bundle"
 mkdir -p "$bundle/lib"
 programs="hypic hypic-bench"
+strip -o "$bundle/gated_delta_rule_cuda.so" build/release/plugins/gated_delta_rule_cuda.so  # a plug-in to try there
 for name in $programs; do strip -o "$bundle/$name" "build/release/$name"; done
 ldd build/release/hypic build/release/hypic-bench | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
   case $name in

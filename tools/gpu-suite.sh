@@ -1,15 +1,15 @@
 #!/bin/sh
 # Everything that is checked and measured on a GPU, in one run: sh tools/gpu-suite.sh BUNDLE OUT [PART...]
 # BUNDLE: what tools/device-bundle.sh made; OUT: a folder for logs and reports; PART: some of conformance, thorough,
-# models, reuse, validate, sanitizer, bench, ttft, soak (all but the last two). docs/gpu-runs.md says how results are
-# kept. Ends with a summary, and exit code 1 where something failed.
+# models, reuse, plugin, validate, sanitizer, bench, ttft, soak (all but the last two). docs/gpu-runs.md says how
+# results are kept. Ends with a summary, and exit code 1 where something failed.
 set -u
 cd "$(dirname "$0")/.."
 hypic=$1/hypic
 bench=$1/hypic-bench
 out=$2
 shift 2
-parts=${*:-conformance thorough models reuse validate sanitizer bench}
+parts=${*:-conformance thorough models reuse plugin validate sanitizer bench}
 mkdir -p "$out"
 cublas=$(find / -name 'libcublasLt.so.13' -not -path '/proc/*' 2>/dev/null | head -1)
 LD_LIBRARY_PATH=$(dirname "$cublas")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -51,6 +51,16 @@ reuse() {
   for backend in cuda cuda:plain cuda32; do
     step "reuse-$(named "$backend")" "$hypic" run suites/reuse.json --backend "$backend" --out "$out/reuse-$(named "$backend")"
   done
+}
+
+# A plug-in of a CUDA kernel, as an operation and inside a model.
+plugin() {
+  kernel=$(dirname "$hypic")/gated_delta_rule_cuda.so
+  for backend in cuda cuda32; do
+    step "plugin-$backend" "$hypic" conformance --backend "$backend" --kernel "$kernel" --family gated_delta_net \
+      --out "$out/plugin-$backend"
+  done
+  step plugin-models "$hypic" run suites/kernel.json --backend cuda --kernel "$kernel" --out "$out/plugin-models"
 }
 
 validate() {
