@@ -142,7 +142,8 @@ struct LinearAttentionArgs {
   Tensor state;  // [S, Hv, d_k, d_v] state slots
   TransferOperator operators;  // pool, leading axis: operator slots
   Side side = Side::key;
-  int rotary_dim = 0;          // keys carry RoPE on their first dims: a jump relocates by its shift
+  int rotary_dim = 0;          // keys carry RoPE on their first dims: a jump relocates by its shift, which is ≥ 0;
+                               // 0: they do not, and its shift says nothing
   double rope_theta = 0;
   Tensor o;      // [R, Hv, d_o]
   Tensor skip;   // [Hv] state dtype, optional: o += skip · v (Mamba's D); with Readout::plain and Side::key only

@@ -60,6 +60,7 @@ void ChainTable::check(int64_t state_slots, int64_t operator_slots, int64_t page
         row = item.end;
       } else {
         HYPIC_CHECK(0 <= item.op && item.op < operator_slots, "jump ", i, " without operator");
+        HYPIC_CHECK(item.shift >= 0, "jump ", i, " over a segment that moved by ", item.shift);
         HYPIC_CHECK(maker[item.op] < level, "jump ", i, " over an operator of its own level");
       }
     }

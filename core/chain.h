@@ -30,7 +30,8 @@ struct ChainItem {
   int32_t op = kNone;      // operator slot: step: receives the operator of the span; jump: is applied
   int32_t span = 0;        // step with op: tokens of the span that earlier forwards put into the slot
                            // (0: the span begins here) · jump: tokens jumped over
-  int32_t shift = 0;       // jump: positions by which the segment moved since it was built (RoPE on keys)
+  int32_t shift = 0;       // jump: positions by which the segment moved since it was built (RoPE on keys); ≥ 0, for
+                           // residues are built at position 0
   int32_t save = kNone;    // state slot that receives a copy of state and window after this item
 };
 
@@ -41,7 +42,8 @@ struct ResidueRef {
   int32_t first = 0;
   int32_t last = 0;
   int32_t start = 0;       // position of local token 0 in the request
-  int32_t shift = 0;       // Q is rotated back by this: start where K is to be relocated, 0 where not
+  int32_t shift = 0;       // Q is rotated back by this: start where K is to be relocated, 0 where not, or where the
+                           // segment was first used: beyond the row's position too, so that distances may be below 0
 };
 
 struct Chain {

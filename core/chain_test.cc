@@ -133,6 +133,7 @@ TEST(ChainTableCheck, RefusesEachContradiction) {
       {"jump over an operator of its own level", [](auto& t) { t.chains[1].level = 0; }},
       {"jump before its operator is made", [](auto& t) { t.items[5].op = 0; }},
       {"span negative", [](auto& t) { t.items[3].span = -1; }},
+      {"segment moved backwards", [](auto& t) { t.items[4].shift = -1; }},
       {"row of another chain", [](auto& t) { t.chain_of[6] = 0; }},
       {"position repeated", [](auto& t) { t.positions[8] = 16; }},
       {"position negative", [](auto& t) { t.positions[0] = -1; }},

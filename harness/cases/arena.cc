@@ -47,13 +47,13 @@ double load(const std::byte* from, DType dtype) {
   }
 }
 
-// Calls visit(byte offset of an element from the buffer's begin) in row-major order.
+// Calls visit(byte offset of an element) in row-major order; the first lies at `begin`.
 template <class Visit>
-void for_each_element(const Tensor& t, Visit visit) {
+void for_each_element(const Tensor& t, int64_t begin, Visit visit) {
   const int64_t rows = t.rank ? t[0] : 1, row = rows ? t.size() / rows : 0;
   const int64_t stride = t.rank ? t.stride[0] : 0;
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < row; ++i) visit(kGuard + (r * stride + i) * size_of(t.dtype));
+    for (int64_t i = 0; i < row; ++i) visit(begin + (r * stride + i) * size_of(t.dtype));
 }
 
 }  // namespace
@@ -94,42 +94,43 @@ void put(Backend& backend, const Tensor& to, const Array& values) {
   backend.upload(to, bytes_of(values, to.dtype).data());
 }
 
-Tensor Arena::add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap,
+Tensor Arena::add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap, int64_t lead,
                   const double* values, bool constant) {
-  Entry entry{name, {}, Tensor(nullptr, dtype, shape), {}, constant};
+  HYPIC_CHECK(0 <= lead && lead <= gap);
+  Entry entry{name, {}, Tensor(nullptr, dtype, shape), {}, constant, kGuard + lead * size_of(dtype)};
   if (gap > 0) entry.tensor.stride[0] += gap;
   const int64_t rows = shape.empty() ? 1 : shape[0];
   entry.image.assign(
       2 * kGuard + rows * (shape.empty() ? 1 : entry.tensor.stride[0]) * size_of(dtype), kCanary);
   if (values)
-    for_each_element(entry.tensor,
+    for_each_element(entry.tensor, entry.begin,
                      [&](int64_t offset) { store(&entry.image[offset], dtype, *values++); });
   const int64_t bytes = static_cast<int64_t>(entry.image.size());
   entry.memory = Buffer(backend_, DType::u8, {bytes});
   backend_.upload(entry.memory.tensor(), entry.image.data());
-  entry.tensor.data = static_cast<std::byte*>(entry.memory.tensor().data) + kGuard;
+  entry.tensor.data = static_cast<std::byte*>(entry.memory.tensor().data) + entry.begin;
   const Tensor tensor = entry.tensor;
   entries_.push_back(std::move(entry));
   return tensor;
 }
 
-Tensor Arena::input(const std::string& name, const Array& values, DType dtype, int64_t gap) {
-  return add(name, values.shape, dtype, gap, values.data.data(), true);
+Tensor Arena::input(const std::string& name, const Array& values, DType dtype, int64_t gap, int64_t lead) {
+  return add(name, values.shape, dtype, gap, lead, values.data.data(), true);
 }
 
 Tensor Arena::index(const std::string& name, const std::vector<int32_t>& values) {
   const std::vector<double> wide(values.begin(), values.end());
   const int64_t size = static_cast<int64_t>(values.size());
-  return add(name, {&size, 1}, DType::i32, 0, wide.data(), true);
+  return add(name, {&size, 1}, DType::i32, 0, 0, wide.data(), true);
 }
 
-Tensor Arena::output(const std::string& name, std::span<const int64_t> shape, DType dtype,
-                     int64_t gap) {
-  return add(name, shape, dtype, gap, nullptr, false);
+Tensor Arena::output(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap,
+                     int64_t lead) {
+  return add(name, shape, dtype, gap, lead, nullptr, false);
 }
 
 Tensor Arena::inout(const std::string& name, const Array& values, DType dtype, int64_t gap) {
-  return add(name, values.shape, dtype, gap, values.data.data(), false);
+  return add(name, values.shape, dtype, gap, 0, values.data.data(), false);
 }
 
 std::vector<std::byte> Arena::download(const Entry& entry) const {
@@ -144,7 +145,7 @@ Array Arena::read(const Tensor& tensor) const {
     const std::vector<std::byte> bytes = download(entry);
     Array out(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.begin() + tensor.rank));
     size_t i = 0;
-    for_each_element(entry.tensor,
+    for_each_element(entry.tensor, entry.begin,
                      [&](int64_t offset) { out.data[i++] = load(&bytes[offset], tensor.dtype); });
     return out;
   }
@@ -177,15 +178,14 @@ std::vector<std::string> Arena::violations() const {
     std::vector<std::byte> now = download(entry);
     std::vector<std::byte> allowed = entry.image;
     if (!entry.constant)
-      for_each_element(entry.tensor, [&](int64_t offset) {
+      for_each_element(entry.tensor, entry.begin, [&](int64_t offset) {
         std::memcpy(&allowed[offset], &now[offset], size_of(entry.tensor.dtype));
       });
     for (size_t i = 0; i < now.size(); ++i) {
       if (now[i] == allowed[i]) continue;
-      const int64_t element = (static_cast<int64_t>(i) - kGuard) / size_of(entry.tensor.dtype);
-      const int64_t end =
-          (static_cast<int64_t>(now.size()) - 2 * kGuard) / size_of(entry.tensor.dtype);
-      lines.push_back(entry.constant && static_cast<int64_t>(i) >= kGuard && element < end
+      const int64_t element = (static_cast<int64_t>(i) - entry.begin) / size_of(entry.tensor.dtype);
+      const bool inside = kGuard <= static_cast<int64_t>(i) && i + kGuard < now.size();
+      lines.push_back(entry.constant && inside
                           ? str("input ", entry.name, " was changed at element ", element)
                           : str("written outside ", entry.name, " at element ", element, " of ",
                                 entry.tensor.shape_string()));

@@ -31,14 +31,15 @@ class Arena {
  public:
   explicit Arena(Backend& backend) : backend_(backend) {}
 
-  // `gap` elements lie between rows (the first axis): a view of some columns of a wider tensor.
-  Tensor input(const std::string& name, const Array& values, DType dtype, int64_t gap = 0);
+  // `gap` elements lie between rows (the first axis), `lead` of them before the first row: a view of some columns of a
+  // wider tensor, of which others come first.
+  Tensor input(const std::string& name, const Array& values, DType dtype, int64_t gap = 0, int64_t lead = 0);
   Tensor index(const std::string& name, const std::vector<int32_t>& values);
-  Tensor output(const std::string& name, std::span<const int64_t> shape, DType dtype,
-                int64_t gap = 0);
-  Tensor output(const std::string& name, std::initializer_list<int64_t> shape, DType dtype,
-                int64_t gap = 0) {
-    return output(name, std::span(shape.begin(), shape.size()), dtype, gap);
+  Tensor output(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap = 0,
+                int64_t lead = 0);
+  Tensor output(const std::string& name, std::initializer_list<int64_t> shape, DType dtype, int64_t gap = 0,
+                int64_t lead = 0) {
+    return output(name, std::span(shape.begin(), shape.size()), dtype, gap, lead);
   }
   Tensor inout(const std::string& name, const Array& values, DType dtype, int64_t gap = 0);
 
@@ -61,8 +62,9 @@ class Arena {
     Tensor tensor;
     std::vector<std::byte> image;  // as uploaded
     bool constant;
+    int64_t begin;  // bytes before the first element
   };
-  Tensor add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap,
+  Tensor add(const std::string& name, std::span<const int64_t> shape, DType dtype, int64_t gap, int64_t lead,
              const double* values, bool constant);
   std::vector<std::byte> download(const Entry& entry) const;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "reference/cpu_backend.h"
@@ -43,6 +44,20 @@ TEST_F(ArenaTest, InputsMustComeBackUnchanged) {
   EXPECT_EQ(arena_.read(x).data, values.data);
   x.as<float>()[5] = 2;
   EXPECT_EQ(arena_.violations(), (std::vector<std::string>{"input x was changed at element 5"}));
+}
+
+TEST_F(ArenaTest, ColumnsMayComeBeforeTheFirst) {
+  Array values({2, 3});
+  for (int i = 0; i < 6; ++i) values.data[i] = i;
+  const Tensor x = arena_.input("x", values, DType::f32, 4, 3);
+  const Tensor out = arena_.output("out", {2, 3}, DType::f32, 4, 1);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(x.data) % 16, 12u);
+  EXPECT_EQ(x.as<float>()[7], 3);
+  EXPECT_EQ(arena_.read(x).data, values.data);
+  for (int r = 0; r < 2; ++r) std::fill_n(out.as<float>() + 7 * r, 3, 1.0f);
+  EXPECT_TRUE(arena_.violations().empty());
+  out.as<float>()[-1] = 0;
+  EXPECT_EQ(arena_.violations(), (std::vector<std::string>{"written outside out at element -1 of [2, 3]"}));
 }
 
 TEST_F(ArenaTest, EmptyTensorsHaveAnAddress) {

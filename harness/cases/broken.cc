@@ -212,6 +212,36 @@ Operation<LinearAttentionArgs> with_items(Change change) {
   };
 }
 
+// The operation over a table that `change` has changed.
+template <class Args, class Change>
+Operation<Args> with_chains(void (Backend::*run)(const Args&), Change change) {
+  return [run, change](Intact& x, Args a) {
+    ChainTable other = x.table();
+    change(other);
+    x.over(other, [&] { (x.cpu.*run)(a); });
+  };
+}
+
+// Makes steps without rows of the jumps for which take(chain, number of the item, rows of the chain before it).
+template <class Take>
+void take_out_jumps(ChainTable& table, Take take) {
+  for (const Chain& chain : table.chains) {
+    int32_t row = chain.row_begin;
+    for (int32_t i = chain.item_begin; i < chain.item_end; ++i) {
+      ChainItem& item = table.items[i];
+      if (item.kind == ChainItem::Kind::step)
+        row = item.end;
+      else if (take(chain, i, row - chain.row_begin))
+        item = {.begin = row, .end = row, .save = item.save};
+    }
+  }
+}
+
+bool is_one_row(const ChainTable& table, const Chain& chain) {
+  return chain.item_end - chain.item_begin == 1 && chain.row_end - chain.row_begin == 1 &&
+         table.items[chain.item_begin].keep;
+}
+
 // The operation, then `change` of what it left.
 template <class Change>
 Operation<LinearAttentionArgs> then(Change change) {
@@ -356,6 +386,89 @@ void heads_by_modulo(Intact& x, LinearAttentionArgs a) {
   a.q.data = q.data();
   a.k.data = k.data();
   x.cpu.linear_attention(a);
+}
+
+double exact_angle(int32_t position, int i, int rotary_dim, double theta) {
+  return position * std::pow(theta, -2.0 * i / rotary_dim);
+}
+double float_angle(int32_t position, int i, int rotary_dim, double theta) {
+  return static_cast<float>(position) *
+         std::pow(static_cast<float>(theta), -2.0f * static_cast<float>(i) / static_cast<float>(rotary_dim));
+}
+
+// Jumps turn U by an angle in float32: what it is off by is put on U between two runs.
+void jump_float32_angles(Intact& x, LinearAttentionArgs a) {
+  const std::vector<float> before = values_of(a.state);
+  x.cpu.linear_attention(a);
+  if (a.rotary_dim == 0 || a.side == Side::value) return;
+  const std::vector<float> U = values_of(a.operators.U);
+  const int half = a.rotary_dim / 2;
+  const int64_t dv = a.v[2];
+  std::set<int32_t> turned;
+  ChainTable other = x.table();
+  for (ChainItem& item : other.items) {
+    if (item.kind == ChainItem::Kind::step) item.op = kNone;
+    if (item.kind == ChainItem::Kind::step || item.shift == 0 || !turned.insert(item.op).second) continue;
+    for (int64_t h = 0; h < a.v[1]; ++h)
+      for (int i = 0; i < half; ++i) {
+        const double error = float_angle(item.shift, i, a.rotary_dim, a.rope_theta) -
+                             exact_angle(item.shift, i, a.rotary_dim, a.rope_theta);
+        float *low = row(a.operators.U, item.op, h) + i * dv, *high = low + half * dv;
+        for (int64_t j = 0; j < dv; ++j) {
+          const double u = low[j], v = high[j];
+          low[j] = static_cast<float>(std::cos(error) * u - std::sin(error) * v);
+          high[j] = static_cast<float>(std::sin(error) * u + std::cos(error) * v);
+        }
+      }
+  }
+  restore(a.state, before);
+  x.over(other, [&] { x.cpu.linear_attention(a); });
+  restore(a.operators.U, U);
+}
+
+// S · 0 instead of 0, where a chain begins with a jump that forgets.
+void nan_outlives_jumps(Intact& x, LinearAttentionArgs a) {
+  const std::vector<float> before = values_of(a.state);
+  x.cpu.linear_attention(a);
+  const int64_t size = a.state.size() / a.state[0];
+  for (const Chain& chain : x.table().chains) {
+    if (chain.fresh || chain.item_begin == chain.item_end) continue;
+    const ChainItem& item = x.table().items[chain.item_begin];
+    const bool forgets = item.compose == Compose::last || item.compose == Compose::zero;
+    if (item.kind == ChainItem::Kind::step || !forgets) continue;
+    for (int64_t i = 0; i < size; ++i) row(a.state, chain.state)[i] += 0 * before[chain.state * size + i];
+  }
+}
+
+void gate_of_one_row_ignored(Intact& x, LinearAttentionArgs a) {
+  if (gates(a) == 0) return x.cpu.linear_attention(a);
+  const Copy g(a.g);
+  for (const Chain& chain : x.table().chains)
+    for (int64_t h = 0; h < a.v[1] && is_one_row(x.table(), chain); ++h)
+      std::fill_n(row(a.g, chain.row_begin, h), gates(a), 0.0f);
+  x.cpu.linear_attention(a);
+}
+
+void write_of_zero_is_one(Intact& x, LinearAttentionArgs a) {
+  if (!a.beta) return x.cpu.linear_attention(a);
+  const Copy beta(a.beta);
+  for (int64_t i = 0; i < a.beta.size(); ++i)
+    if (float& b = a.beta.as<float>()[i]; b == 0) b = 1;
+  x.cpu.linear_attention(a);
+}
+
+// Chains that carry on a state which a lower level of the same forward left begin from zero.
+void lower_states_lost(ChainTable& table) {
+  std::set<int32_t> left, now;
+  int32_t level = 0;
+  for (Chain& chain : table.chains) {
+    if (chain.level > level) left.insert(now.begin(), now.end());
+    level = chain.level;
+    chain.fresh |= left.contains(chain.state);
+    now.insert(chain.state);
+    for (int32_t i = chain.item_begin; i < chain.item_end; ++i)
+      if (table.items[i].save != kNone) now.insert(table.items[i].save);
+  }
 }
 
 struct Entry {
@@ -505,12 +618,90 @@ std::vector<Entry> linear_attention_faults() {
       with_items([](ChainItem& item) { item.keep = true; }));
   add("save_ignored", "a state to be kept aside is not", 0, "/reuse",
       with_items([](ChainItem& item) { item.save = kNone; }));
+  add("jump_save_ignored", "a state to be kept aside after a jump is not", 0, "/items", with_items([](ChainItem& item) {
+        if (item.kind == ChainItem::Kind::jump) item.save = kNone;
+      }));
+  add("keep_of_one_row_ignored", "a step of one row advances a state that it must leave alone", 0, "/items",
+      with_items([](ChainItem& item) { item.keep |= item.end - item.begin == 1; }));
+  add("operator_of_skipped_lost", "a step that leaves the state alone leaves no operator either", 0, "/items",
+      with_items([](ChainItem& item) {
+        if (item.kind == ChainItem::Kind::step && !item.keep) item.op = kNone;
+      }));
+  add("operator_slot_kept", "an operator slot that held another keeps it", 0, "/items",
+      [](Intact& x, LinearAttentionArgs a) {
+        if (!a.operators.U) return x.cpu.linear_attention(a);
+        const std::vector<float> before = values_of(a.operators.U);
+        x.cpu.linear_attention(a);
+        const int64_t size = a.operators.U.size() / a.operators.U[0];
+        for (const ChainItem& item : x.table().items)
+          if (item.kind == ChainItem::Kind::step && item.op != kNone && item.span == 0 &&
+              !std::isnan(before[item.op * size]))
+            std::copy_n(&before[item.op * size], size, row(a.operators.U, item.op));
+      });
+  add("operators_of_earlier_forwards_lost", "jumps over what an earlier forward left do nothing", 0, "/walk",
+      with_chains(&Backend::linear_attention, [](ChainTable& t) {
+        const std::set<int32_t> made = captured(t);
+        take_out_jumps(t, [&](const Chain&, int32_t i, int32_t) { return !made.contains(t.items[i].op); });
+      }));
+  add("first_jump_lost", "a jump before the first row of a chain does nothing", 0, "/items",
+      with_chains(&Backend::linear_attention, [](ChainTable& t) {
+        take_out_jumps(t, [](const Chain&, int32_t, int32_t rows) { return rows == 0; });
+      }));
+  add("last_jump_lost", "a jump after the last row of a chain does nothing", 0, "/items",
+      with_chains(&Backend::linear_attention, [](ChainTable& t) {
+        take_out_jumps(t, [](const Chain& chain, int32_t, int32_t rows) {
+          return rows == chain.row_end - chain.row_begin;
+        });
+      }));
+  add("items_beyond_128_lost", "jumps after the 128th item of a chain do nothing", 0, "/many_items",
+      with_chains(&Backend::linear_attention, [](ChainTable& t) {
+        take_out_jumps(t, [](const Chain& chain, int32_t i, int32_t) { return i - chain.item_begin >= 128; });
+      }));
+  add("chain_without_items_skipped", "a fresh chain without an item leaves its slot as it is", 0, "/items",
+      [](Intact& x, LinearAttentionArgs a) {
+        const std::vector<float> before = values_of(a.state);
+        x.cpu.linear_attention(a);
+        const int64_t size = a.state.size() / a.state[0];
+        for (const Chain& chain : x.table().chains)
+          if (chain.item_begin == chain.item_end)
+            std::copy_n(&before[chain.state * size], size, row(a.state, chain.state));
+      });
+  add("nan_outlives_jumps", "a jump that forgets the state multiplies it by 0", 0, "/items", nan_outlives_jumps);
+  add("lower_states_lost", "a chain does not see the state that a lower level of its forward left", 0, "/items",
+      with_chains(&Backend::linear_attention, lower_states_lost));
+  add("stale_state_of_one_row", "a fresh chain of one row begins from what its slot holds", 0, "/decode",
+      with_chains(&Backend::linear_attention, [](ChainTable& t) {
+        for (Chain& chain : t.chains) chain.fresh &= !is_one_row(t, chain);
+      }));
+  add("slots_in_16_bits", "the operator of a jump has a number of 16 bits", 0, "/far",
+      with_items([](ChainItem& item) {
+        if (item.kind == ChainItem::Kind::jump) item.op &= 0xffff;
+      }));
+  add("gate_of_one_row_ignored", "a chain of one row does not decay", 0, "/decode", gate_of_one_row_ignored);
+  add("write_of_zero_is_one", "a beta of 0 is taken to be absent", 0, "kda/limits", write_of_zero_is_one);
   add("compose_ignored", "every jump transfers, whatever its mode", 0, "/reuse",
       with_items([](ChainItem& item) { item.compose = Compose::transfer; }));
   add("jump_not_relocated", "a jump does not rotate the keys of a moved segment", 0, "/relocation",
       with_items([](ChainItem& item) { item.shift = 0; }));
   add("jump_relocated_backwards", "a jump rotates by the negated shift", 0, "/relocation",
       with_items([](ChainItem& item) { item.shift = -item.shift; }));
+  add("jump_float32_angles", "a jump rotates by angles computed in float32", 0, "/relocation", jump_float32_angles);
+  add("addition_not_relocated", "jumps that do not transfer do not rotate", 0, "/relocation",
+      with_items([](ChainItem& item) {
+        if (item.compose != Compose::transfer) item.shift = 0;
+      }));
+  add("whole_keys_turned", "a jump rotates all dims of keys of which some carry RoPE", 0, "/relocation",
+      first([](Intact&, auto& a) {
+        if (a.rotary_dim > 0) a.rotary_dim = static_cast<int>((a.side == Side::key ? a.k[2] : a.v[2]) / 2 * 2);
+      }));
+  add("rope_theta_assumed", "a jump rotates by θ = 10000, whatever is asked", 0, "/relocation",
+      first([](Intact&, auto& a) { a.rope_theta = 1e4; }));
+  add("jump_turns_keys_without_rope", "a jump rotates keys that carry no RoPE", 0, "/reuse",
+      first([](Intact&, auto& a) {
+        if (a.rotary_dim > 0) return;
+        a.rotary_dim = static_cast<int>((a.side == Side::key ? a.k[2] : a.v[2]) / 2 * 2);
+        a.rope_theta = 1e4;
+      }));
   add("input_modified", "keys are scaled in place", 0, "/random", then([](Intact&, auto& a) {
         if (a.k.size() > 0) *row(a.k, 0) *= 1.0001f;
       }));
@@ -531,6 +722,11 @@ std::vector<Entry> linear_attention_faults() {
         for (int32_t slot = 0; slot < a.state[0]; ++slot)
           if (!written_states(x.table()).contains(slot)) x.cpu.fill_zero(a.state.at(slot));
       }));
+  add("spare_operator_written", "the log decay of an operator slot that no step uses is cleared", 0, "retnet/lengths",
+      then([](Intact& x, auto& a) {
+        for (int32_t slot = 0; a.operators.log_scale && slot < a.operators.U[0]; ++slot)
+          if (!captured(x.table()).contains(slot)) x.cpu.fill_zero(a.operators.log_scale.at(slot));
+      }));
   add("heads_by_modulo", "value head h reads key head h mod Hk", 0, "/shapes", heads_by_modulo);
   add("square_state_assumed", "columns beyond d_k are left zero", 0, "/shapes",
       then([](Intact&, auto& a) {
@@ -541,6 +737,19 @@ std::vector<Entry> linear_attention_faults() {
   add("row_strides_ignored", "rows of q are taken to be contiguous", 11, "/strided",
       first([](Intact&, auto& a) {
         a.q = Tensor(a.q.template as<float>(), {a.q[0], a.q[1], a.q[2]});
+      }));
+  add("rows_begin_aligned", "rows of k are read from a multiple of 16 bytes on", 0, "/strided",
+      first([](Intact&, auto& a) {
+        a.k.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(a.k.data) / 16 * 16);
+      }));
+  add("large_state_spills", "of states of more than 100 KiB an entry is lost", 0, "/shapes",
+      then([](Intact&, auto& a) {
+        if (a.o.size() > 0 && a.state[2] * a.state[3] * 4 > 100 << 10) *row(a.o, a.o[0] - 1) = 0;
+      }));
+  add("columns_in_pairs_of_16", "of an odd number of 16 columns the last are left zero", 0, "mamba2/wide",
+      then([](Intact&, auto& a) {
+        for (int64_t r = 0; r < a.o[0] && a.o[2] > 32 && a.o[2] / 16 % 2 == 1; ++r)
+          for (int64_t h = 0; h < a.o[1]; ++h) std::fill_n(row(a.o, r, h) + a.o[2] - 16, 16, 0.0f);
       }));
   add("scale_ignored", "q is not scaled", 0, "gla/random",
       first([](Intact&, auto& a) { a.scale = 1; }));
@@ -561,20 +770,24 @@ std::vector<Entry> linear_attention_faults() {
       }));
   add("skip_ignored", "the input is not added to the outputs", 0, "/skip",
       first([](Intact&, auto& a) { a.skip = {}; }));
+  add("skip_lost_with_jumps", "of chains that jump the input is not added to the outputs", 0, "/skip",
+      then([](Intact& x, auto& a) {
+        for (const Chain& chain : x.table().chains) {
+          const auto item = x.table().items.begin();
+          const bool jumps = std::any_of(item + chain.item_begin, item + chain.item_end, [](const ChainItem& item) {
+            return item.kind == ChainItem::Kind::jump;
+          });
+          for (int32_t r = chain.row_begin; a.skip && jumps && r < chain.row_end; ++r)
+            for (int64_t h = 0; h < a.o[1]; ++h)
+              for (int64_t j = 0; j < a.o[2]; ++j)
+                row(a.o, r, h)[j] -= a.skip.template as<float>()[h] * row(a.v, r, h)[j];
+        }
+      }));
   return all;
 }
 
 // The other operations
 // -----------------------------------------------------------------------------
-
-template <class Args, class Change>
-Operation<Args> with_chains(void (Backend::*run)(const Args&), Change change) {
-  return [run, change](Intact& x, Args a) {
-    ChainTable other = x.table();
-    change(other);
-    x.over(other, [&] { (x.cpu.*run)(a); });
-  };
-}
 
 // A rotation whose angle and pairs the caller chooses.
 template <class Angle, class Pair>
@@ -587,7 +800,7 @@ Operation<RopeArgs> rotation(Angle angle, Pair pair) {
         std::vector<float> y(in, in + a.x[2]);
         for (int i = 0; i < a.rotary_dim / 2; ++i) {
           const auto [p, q] = pair(i, a.rotary_dim);
-          const double t = angle(a.positions.template as<int32_t>()[r], i, a);
+          const double t = angle(a.positions.template as<int32_t>()[r], i, a.rotary_dim, a.theta);
           const float u = in[p], v = in[q];
           y[p] = static_cast<float>(std::cos(t) * u - std::sin(t) * v);
           y[q] = static_cast<float>(std::sin(t) * u + std::cos(t) * v);
@@ -597,14 +810,6 @@ Operation<RopeArgs> rotation(Angle angle, Pair pair) {
   };
 }
 
-double exact_angle(int32_t position, int i, const RopeArgs& a) {
-  return position * std::pow(a.theta, -2.0 * i / a.rotary_dim);
-}
-double float_angle(int32_t position, int i, const RopeArgs& a) {
-  return static_cast<float>(position) *
-         std::pow(static_cast<float>(a.theta),
-                  -2.0f * static_cast<float>(i) / static_cast<float>(a.rotary_dim));
-}
 std::pair<int, int> neox_pair(int i, int rotary_dim) { return {i, i + rotary_dim / 2}; }
 std::pair<int, int> adjacent_pair(int i, int) { return {2 * i, 2 * i + 1}; }
 
@@ -636,6 +841,59 @@ void merge_of_empties(Intact& x, AttentionArgs a) {
       }
       if (empty > 1) std::fill_n(row(a.out, r), a.out[1] * a.out[2], std::nanf(""));
     }
+}
+
+enum class Attending { float32_angles, no_top, no_negative_distance, pages_of_eight };
+
+// Softmax over a list of the keys that a row sees, wrong in one way.
+Operation<AttentionArgs> attending(Attending flaw) {
+  return [flaw](Intact& x, AttentionArgs a) {
+    const ChainTable& table = x.table();
+    const auto in_page = [&](const Tensor& pages, int32_t page_begin, int32_t token, int64_t h) {
+      const int32_t size = flaw == Attending::pages_of_eight ? std::max(table.page_size, 8) : table.page_size;
+      const int64_t page = table.pages[page_begin + token / size], at = std::min(token % size, table.page_size - 1);
+      return pages.as<float>() + page * pages.stride[0] + at * pages.stride[1] + h * pages.stride[2];
+    };
+    const int half = a.rotary_dim / 2;
+    for (int64_t r = 0; r < a.q[0]; ++r)
+      for (int64_t h = 0; h < a.q[1]; ++h) {
+        const Chain& chain = table.chains[table.chain_of[r]];
+        const int32_t position = table.positions[r];
+        std::vector<float> logits;
+        std::vector<const float*> values;
+        const auto see = [&](int32_t page_begin, int32_t first, int32_t last, int32_t distance) {
+          std::vector<float> q(row(a.q, r, h), row(a.q, r, h) + a.q[2]);
+          if (flaw == Attending::no_negative_distance) distance = std::max(distance, 0);
+          for (int i = 0; i < half; ++i) {
+            const double t = flaw == Attending::float32_angles ? float_angle(distance, i, a.rotary_dim, a.theta)
+                                                               : exact_angle(distance, i, a.rotary_dim, a.theta);
+            const double u = q[i], v = q[i + half];
+            q[i] = static_cast<float>(std::cos(t) * u - std::sin(t) * v);
+            q[i + half] = static_cast<float>(std::sin(t) * u + std::cos(t) * v);
+          }
+          for (int32_t i = first; i < last; ++i) {
+            const float* const k = in_page(a.k_pages, page_begin, i, h / (a.q[1] / a.k_pages[2]));
+            float dot = 0;
+            for (int64_t d = 0; d < a.q[2]; ++d) dot += q[d] * k[d];
+            logits.push_back(static_cast<float>(a.scale) * dot);
+            values.push_back(in_page(a.v_pages, page_begin, i, h / (a.q[1] / a.k_pages[2])));
+          }
+        };
+        for (int32_t i = chain.residue_begin; i < chain.residue_end; ++i)
+          if (const ResidueRef& residue = table.residues[i]; position >= residue.start + residue.last)
+            see(residue.page_begin, residue.first, residue.last, position - residue.shift);
+        see(chain.page_begin, 0, static_cast<int32_t>(chain.kv_begin + r - chain.row_begin + 1), position);
+        const float top = flaw == Attending::no_top ? 0 : *std::max_element(logits.begin(), logits.end());
+        float sum = 0;
+        std::vector<float> out(a.out[2]);
+        for (size_t i = 0; i < logits.size(); ++i) {
+          const float p = std::exp(logits[i] - top);
+          sum += p;
+          for (int64_t d = 0; d < a.out[2]; ++d) out[d] += p * values[i][d];
+        }
+        for (int64_t d = 0; d < a.out[2]; ++d) row(a.out, r, h)[d] = out[d] / sum;
+      }
+  };
 }
 
 // The window after a chunk shorter than it: what the chunk did not bring is zero.
@@ -716,6 +974,27 @@ std::vector<Entry> other_faults() {
                                      for (ChainItem& item : t.items)
                                        if (item.kind == ChainItem::Kind::jump) item.span = 0;
                                    })}},
+      {{"conv_jump_save_ignored", "a window to be kept aside after a jump is not", 0, "causal_conv/short_items"},
+       {.causal_conv = with_chains(&Backend::causal_conv,
+                                   [](ChainTable& t) {
+                                     for (ChainItem& item : t.items)
+                                       if (item.kind == ChainItem::Kind::jump) item.save = kNone;
+                                   })}},
+      {{"conv_items_beyond_128_lost", "the convolution does not see jumps after the 128th item of a chain", 0,
+        "causal_conv/many_items"},
+       {.causal_conv = with_chains(&Backend::causal_conv,
+                                   [](ChainTable& t) {
+                                     take_out_jumps(t, [](const Chain& chain, int32_t i, int32_t) {
+                                       return i - chain.item_begin >= 128;
+                                     });
+                                   })}},
+      {{"conv_rows_beyond_65535_lost", "the convolution leaves out the rows after the first 65535", 0,
+        "causal_conv/many_rows"},
+       {.causal_conv =
+            [](Intact& x, CausalConvArgs a) {
+              x.cpu.causal_conv(a);
+              for (int64_t r = 65535; r < a.x[0]; ++r) std::fill_n(row(a.out, r), a.x[1], 0.0f);
+            }}},
       {{"conv_without_bias", "the bias is not added", 0, "causal_conv/activations"},
        {.causal_conv =
             [](Intact& x, CausalConvArgs a) {
@@ -759,6 +1038,32 @@ std::vector<Entry> other_faults() {
        {.append_kv = with_chains(&Backend::append_kv,
                                  [](ChainTable& t) {
                                    for (Chain& c : t.chains) c.kv_begin = 0;
+                                 })}},
+      {{"attention_scale_assumed", "logits are divided by √D, whatever the scale", 0, "attention/scales"},
+       {.attention =
+            [](Intact& x, AttentionArgs a) {
+              a.scale = 1 / std::sqrt(static_cast<double>(a.q[2]));
+              x.cpu.attention(a);
+            }}},
+      {{"softmax_overflows", "e^logit without the largest one taken off before", 0, "attention/scales"},
+       {.attention = attending(Attending::no_top)}},
+      {{"attention_float32_angles", "queries are rotated by angles computed in float32", 0, "attention/residues"},
+       {.attention = attending(Attending::float32_angles)}},
+      {{"negative_distance_is_zero", "a residue that was first used further on is not rotated", 0,
+        "attention/residues"},
+       {.attention = attending(Attending::no_negative_distance)}},
+      {{"pages_of_eight_at_least", "pages of fewer tokens than 8 are taken to have 8", 0, "attention/pages"},
+       {.attention = attending(Attending::pages_of_eight)}},
+      {{"pages_in_16_bits", "a page has a number of 16 bits", 0, "attention/far"},
+       {.attention = with_chains(&Backend::attention,
+                                 [](ChainTable& t) {
+                                   for (int32_t& page : t.pages) page &= 0xffff;
+                                 })}},
+      {{"residues_beyond_32_lost", "a row sees the first 32 residues of its chain", 0, "attention/batches"},
+       {.attention = with_chains(&Backend::attention,
+                                 [](ChainTable& t) {
+                                   for (Chain& c : t.chains)
+                                     c.residue_end = std::min(c.residue_end, c.residue_begin + 32);
                                  })}},
       {{"grouped_queries_by_modulo", "query head h reads key head h mod Hkv", 0, "attention/heads"},
        {.attention = grouped_queries_by_modulo}},
@@ -807,6 +1112,12 @@ std::vector<Entry> other_faults() {
               a.step_max = std::numeric_limits<double>::infinity();
               x.cpu.decay_gate(a);
             }}},
+      {{"gate_rows_contiguous", "rows of the input of a decay are taken to be contiguous", 11, "decay_gate/range"},
+       {.decay_gate =
+            [](Intact& x, DecayGateArgs a) {
+              if (a.x.rank == 2) a.x = Tensor(a.x.as<float>(), {a.x[0], a.x[1]});
+              x.cpu.decay_gate(a);
+            }}},
       {{"last_tie_wins", "a greedy token is the highest index among equals", 0, "sample/greedy"},
        {.sample =
             [](Intact& x, SampleArgs a) {
@@ -845,6 +1156,12 @@ std::vector<Entry> other_faults() {
               x.cpu.matmul(a);
               if (a.x[0] > 1)
                 *row(a.out, a.x[0] - 1) = std::nextafter(*row(a.out, a.x[0] - 1), 1e30f);
+            }}},
+      {{"matmul_row_leaks", "a row takes in 0 times the row after it", 0, "matmul/batch"},
+       {.matmul =
+            [](Intact& x, MatmulArgs a) {
+              x.cpu.matmul(a);
+              for (int64_t r = 0; r + 1 < a.x[0]; ++r) *row(a.out, r) += 0 * *row(a.x, r + 1);
             }}},
       {{"matmul_rows_contiguous", "rows of a strided x are taken to be contiguous", 11,
         "matmul/strided"},
@@ -889,6 +1206,12 @@ std::vector<Entry> other_faults() {
               a.activation = Activation::identity;
               x.cpu.experts(a);
             }}},
+      {{"idle_expert_read", "an expert without a row counts 0 times", 0, "experts/kinds"},
+       {.experts =
+            [](Intact& x, ExpertsArgs a) {
+              x.cpu.experts(a);
+              if (a.out.size() > 0) *row(a.out, 0) += 0 * *row(a.down, a.down[0] - 1);
+            }}},
       {{"gather_in_order", "row r is taken instead of the r-th index", 0, "gather_rows"},
        {.gather_rows = [](Intact& x,
                           GatherRowsArgs a) { x.cpu.copy(a.out, a.x.rows(0, a.out[0])); }}},
@@ -905,6 +1228,18 @@ std::vector<Entry> other_faults() {
               x.cpu.add_rms_norm(a);
               restore(a.residual, before);
             }}},
+      {{"fused_weight_plus_one", "the fused norm multiplies by 1 + weight, whatever is asked", 0, "add_rms_norm"},
+       {.add_rms_norm =
+            [](Intact& x, AddRmsNormArgs a) {
+              a.plus_one = true;
+              x.cpu.add_rms_norm(a);
+            }}},
+      {{"fused_eps_ignored", "the fused gated norm has no eps", 0, "gated_norm"},
+       {.gated_norm =
+            [](Intact& x, GatedNormArgs a) {
+              a.eps = 0;
+              x.cpu.gated_norm(a);
+            }}},
       {{"fused_gate_order", "the fused norm comes before the gate, whatever is asked", 0,
         "gated_norm"},
        {.gated_norm =
@@ -917,6 +1252,24 @@ std::vector<Entry> other_faults() {
             [](Intact& x, AddGatedArgs a) {
               x.cpu.gate_mul({a.y, a.gate, a.activation, a.x});
             }}},
+      {{"fused_gate_is_sigmoid", "the fused gate is a sigmoid, whatever is asked", 0, "add_gated"},
+       {.add_gated =
+            [](Intact& x, AddGatedArgs a) {
+              a.activation = Activation::sigmoid;
+              x.cpu.add_gated(a);
+            }}},
+      {{"fused_window_not_read", "the fused convolution begins every chain from zeros", 0, "conv_gates/chains"},
+       {.conv_gates = with_chains(&Backend::conv_gates,
+                                  [](ChainTable& t) {
+                                    for (Chain& c : t.chains) c.fresh = true;
+                                  })}},
+      {{"fused_window_not_written", "the fused convolution leaves windows as they were", 0, "conv_gates/chains"},
+       {.conv_gates =
+            [](Intact& x, ConvGatesArgs a) {
+              const std::vector<float> before = values_of(a.conv.window);
+              x.cpu.conv_gates(a);
+              restore(a.conv.window, before);
+            }}},
       {{"fused_inputs_swapped", "q and k of the fused convolution are exchanged", 0, "conv_gates"},
        {.conv_gates =
             [](Intact& x, ConvGatesArgs a) {
@@ -928,6 +1281,21 @@ std::vector<Entry> other_faults() {
             [](Intact& x, QkNormAppendArgs a) {
               a.rotary_dim = 0;
               x.cpu.qk_norm_append(a);
+            }}},
+      {{"fused_append_from_the_start", "K and V of a continued chain overwrite its first tokens", 0,
+        "qk_norm_append/chains"},
+       {.qk_norm_append = with_chains(&Backend::qk_norm_append,
+                                      [](ChainTable& t) {
+                                        for (Chain& c : t.chains) c.kv_begin = 0;
+                                      })}},
+      {{"fused_float32_angles", "K is rotated by angles computed in float32", 0, "qk_norm_append/chains"},
+       {.qk_norm_append =
+            [](Intact& x, QkNormAppendArgs a) {
+              const RopeArgs rope{a.k_out, a.positions, a.rotary_dim, a.theta, a.k_out};
+              a.rotary_dim = 0;
+              x.cpu.qk_norm_append(a);
+              rotation(float_angle, neox_pair)(x, rope);
+              x.cpu.append_kv({a.k_out, a.v, a.k_pages, a.v_pages});
             }}},
       {{"fused_weights_not_normalised", "the fused router leaves the sum of its weights as it is",
         0, "moe/"},

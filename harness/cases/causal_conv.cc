@@ -1,11 +1,13 @@
-// The causal convolution over chains: a plain loop over everything that precedes a row in prompt
-// order, in float64.
+// The causal convolution over chains, alone and with what conv_gates makes of it: a plain loop over everything that
+// precedes a row in prompt order, in float64.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "core/check.h"
 #include "harness/cases/layer.h"
 #include "harness/cases/op_cases.h"
+#include "harness/cases/oracle.h"
 
 namespace hypic::conformance {
 namespace {
@@ -26,8 +28,14 @@ struct ConvSetup {
   int32_t operators = 1;
   Activation activation = Activation::silu;
   bool bias = false;
-  int64_t gap = 0;
+  int64_t gap = 0, lead = 0;
+  // conv_gates: the channels begin with so many heads of q and of k, which are normalised.
+  int64_t key_heads = 0, key_dim = 0;
+  int64_t decay_dim = 0;  // 0: a decay of each head, else one of so many channels of it
 };
+
+constexpr double kL2Eps = 1e-3;
+constexpr int64_t kGateHeads = 3;  // of conv_gates
 
 // The operation over forwards, and what it must give. Slots begin with garbage.
 class Conv {
@@ -58,18 +66,24 @@ class Conv {
     Arena arena(c_.backend);
     Array x({R, C});
     for (int64_t r = 0; r < R; ++r) x.set_row(x_.row(first + r), r);
-    CausalConvArgs args{.x = arena.input("x", x, c_.compute(), setup_.gap),
+    CausalConvArgs args{.x = arena.input("x", x, c_.compute(), setup_.gap, setup_.lead),
                         .w = arena.input("w", w_, c_.compute()),
                         .activation = setup_.activation,
                         .window = window_,
                         .tail = tail_,
-                        .out = arena.output("out", {R, C}, c_.compute(), setup_.gap)};
+                        .out = arena.output("out", {R, C}, c_.compute(), setup_.gap, setup_.lead)};
     if (setup_.bias) args.bias = arena.input("bias", bias_, c_.compute());
     const ChainTable table = plan.table(1);
+    table.check(setup_.states, setup_.operators, 1);
     c_.backend.begin(table);
-    c_.backend.causal_conv(args);
+    const Array want = expect(plan, x);
+    if (setup_.key_heads > 0)
+      run_gates(what, arena, args, want);
+    else
+      c_.backend.causal_conv(args);
     const Array got = arena.read(args.out);
-    c_.compare(what + ", outputs", got, expect(plan, x), 0);
+    const int64_t keys = 2 * setup_.key_heads * setup_.key_dim;  // conv_gates leaves anything there
+    c_.compare(what + ", outputs", columns(got, keys, C), columns(want, keys, C), 0);
     check_slots(what);
     c_.unharmed(what, arena);
     c_.unharmed(what, pools_);
@@ -78,6 +92,57 @@ class Conv {
   Array window() const { return pools_.read(window_); }
 
  private:
+  // conv_gates, and the comparison of what it gives beside the convolution.
+  void run_gates(const std::string& what, Arena& arena, const CausalConvArgs& conv, const Array& want) {
+    const int64_t R = want[0], H = setup_.key_heads, D = setup_.key_dim;
+    const auto drawn = [&](std::vector<int64_t> shape, DType dtype) {
+      return rounded(draw_.normals(std::move(shape)), dtype);
+    };
+    const int64_t n = std::max<int64_t>(setup_.decay_dim, 1);
+    std::vector<int64_t> decays = {R, kGateHeads}, biases = {kGateHeads};
+    if (setup_.decay_dim > 0)
+      for (std::vector<int64_t>* shape : {&decays, &biases}) shape->push_back(n);
+    const Array alpha = drawn(decays, c_.compute()), logit = drawn({R, kGateHeads}, c_.compute()),
+                A_log = drawn({kGateHeads}, c_.state()), dt_bias = drawn(biases, c_.state());
+    const Tensor q = arena.output("q", {R, H, D}, c_.compute()), k = arena.output("k", {R, H, D}, c_.compute()),
+                 g = arena.output("g", decays, c_.state()),
+                 beta = arena.output("beta", {R, kGateHeads}, c_.state());
+    c_.backend.conv_gates({.conv = conv,
+                           .key_heads = static_cast<int>(H),
+                           .key_dim = static_cast<int>(D),
+                           .l2_eps = kL2Eps,
+                           .q = q,
+                           .k = k,
+                           .decay = {.x = arena.input("alpha", alpha, c_.compute(), setup_.gap, setup_.lead),
+                                     .A_log = arena.input("A_log", A_log, c_.state()),
+                                     .dt_bias = arena.input("dt_bias", dt_bias, c_.state()),
+                                     .out = g},
+                           .beta = {.x = arena.input("logit", logit, c_.compute(), setup_.gap, setup_.lead),
+                                    .out = beta,
+                                    .scale = 2}});
+    Array want_g = alpha, want_beta = logit;
+    for (int64_t r = 0; r < R; ++r)
+      for (int64_t i = 0; i < kGateHeads * n; ++i) {
+        double& x = want_g.data[r * kGateHeads * n + i];
+        x = -std::exp(A_log(i / n)) * oracle::softplus(x + dt_bias.data[i]);
+      }
+    for (double& x : want_beta.data) x = 2 * oracle::sigmoid(x);
+    c_.compare(what + ", g", arena.read(g), want_g, 0);
+    c_.compare(what + ", beta", arena.read(beta), want_beta, 0);
+    for (const bool is_k : {false, true}) {
+      Array heads = columns(want, is_k ? H * D : 0, is_k ? 2 * H * D : H * D);
+      heads.shape = {R, H, D};
+      c_.compare(what + (is_k ? ", k" : ", q"), arena.read(is_k ? k : q), oracle::l2_norm(heads, kL2Eps), 0);
+    }
+  }
+
+  static Array columns(const Array& x, int64_t begin, int64_t end) {
+    Array out({x[0], end - begin});
+    for (int64_t r = 0; r < x[0]; ++r)
+      for (int64_t i = begin; i < end; ++i) out(r, i - begin) = x(r, i);
+    return out;
+  }
+
   // Everything before a row is in `past`, oldest first.
   Array expect(const Plan& plan, const Array& x) {
     Array out(x.shape);
@@ -220,16 +285,18 @@ void splits(Context& c) {
 
 // Segments alone leave the ends of their spans, also in parts and shorter than the window; a chain
 // that jumps over them goes on from there.
-void jumps(Context& c) {
+void jumps_of(Context& c, ConvSetup setup) {
+  setup.states = 4;
+  setup.operators = 2;
   for (const int64_t span : {0, 1, 2, 3, 30}) {
-    Conv conv(c, 3 + span + 2 + 14, {.states = 4, .operators = 2});
-    conv.run(str("segment with a span of ", span),
+    Conv conv(c, 3 + span + 2 + 14, setup);
+    conv.run(str(setup.width, " wide, segment with a span of ", span),
              Plan().chain(0, true).step(3).step(span - span / 2, 0).save(3));
     if (span / 2 > 0)
       conv.run("its second part", Plan().chain(0).step(span / 2, 0, span - span / 2),
                3 + span - span / 2);
     conv.set_window(1);
-    conv.run(str("jump over ", span),
+    conv.run(str(setup.width, " wide, jump over ", span),
              Plan()
                  .chain(1)
                  .step(2)
@@ -241,32 +308,77 @@ void jumps(Context& c) {
                  .without_keep()
                  .step(7),
              3 + span);
+    conv.run(str(setup.width, " wide, no row"), Plan().chain(1).jump(0, span).save(3));
   }
 }
 
 // Windows that reach back over many short items: steps of no row or few, kept or not, short spans jumped over, slots
-// saved to once and again, on two levels.
-void short_items(Context& c) {
-  Conv conv(c, 23, {.states = 12, .operators = 4});
-  for (const int32_t slot : {0, 1, 2}) conv.set_window(slot);
+// saved to once and again, after steps and after jumps, on two levels; chains without an item.
+void short_items_of(Context& c, ConvSetup setup) {
+  setup.states = 18;
+  setup.operators = 5;
+  Conv conv(c, 30, setup);
+  for (const int32_t slot : {0, 1, 2, 13, 15}) conv.set_window(slot);
   Plan plan;
   for (int32_t op = 0; op < 4; ++op)
     plan.chain(op, op == 3).step(op % 2).step(op, op).save(4 + op).step(0).save(op == 2 ? op : 4 + op);
+  plan.chain(13).step(3, 4).without_keep().step(1).without_keep().save(16).chain(14, true).chain(15);
   plan.chain(8, true, 1).jump(0, 0).jump(1, 1).step(0);
   for (int32_t i = 0; i < 12; ++i) {
-    plan.jump(i % 4, i % 4).step(i % 3);
+    plan.jump(i % 4, i % 4);
+    if (i % 4 == 3) plan.save(i == 7 ? 8 : 11);
+    plan.step(i % 3);
     if (i % 4 == 1) plan.without_keep();
     if (i % 5 == 2) plan.save(9);
     if (i == 7) plan.save(8);
   }
-  plan.chain(1, false, 1).step(1).without_keep().jump(2, 2).step(0).save(10).step(2);
-  conv.run("many short items", plan);
+  plan.chain(1, false, 1).step(1).without_keep().jump(2, 2).step(0).save(10).step(2).jump(4, 3).save(12);
+  conv.run(str(setup.width, " wide, many short items"), plan);
+}
+
+void jumps(Context& c) {
+  for (const int64_t width : {2, 3, 4, 5}) jumps_of(c, {.width = width});
+}
+
+void short_items(Context& c) {
+  for (const int64_t width : {2, 3, 4, 5}) short_items_of(c, {.width = width});
+}
+
+// More items in a chain than a kernel may hold at a time.
+void many_items(Context& c) {
+  Conv conv(c, 2 + 150, {.states = 4, .operators = 1});
+  Plan plan;
+  plan.chain(0, true).step(2, 0).chain(1, true, 1);
+  for (int32_t i = 0; i < 150; ++i) {
+    plan.jump(0, i % 3).step(1);
+    if (i % 7 == 3) plan.without_keep();
+    if (i == 140) plan.save(2);
+  }
+  conv.run("300 items", plan);
+}
+
+// More rows than one axis of a grid of blocks may have.
+void many_rows(Context& c) {
+  Conv conv(c, 70000, {.states = 2});
+  conv.set_window(1);
+  conv.run("70000 rows", Plan().chain(0, true).step(69998).chain(1).step(2));
+}
+
+// What conv_gates fuses goes through chains as the convolution alone does.
+void gates(Context& c) {
+  for (const ConvSetup& setup :
+       {ConvSetup{.channels = 31, .bias = true, .gap = 3, .lead = 1, .key_heads = 2, .key_dim = 6},
+        ConvSetup{.channels = 56, .key_heads = 2, .key_dim = 8, .decay_dim = 4},
+        ConvSetup{.channels = 160, .bias = true, .gap = 16, .key_heads = 1, .key_dim = 64}}) {
+    jumps_of(c, setup);
+    short_items_of(c, setup);
+  }
 }
 
 // Fault 11: x is the columns [D, 2D) of a tensor of 3D, or its rows lie an odd number apart.
 void fault_strided(Context& c) {
-  for (const int64_t gap : {128, 13, 8}) {
-    Conv conv(c, 67, {.channels = 64, .gap = gap});
+  for (const auto& [gap, lead] : {std::pair<int64_t, int64_t>{128, 64}, {13, 0}, {8, 0}, {16, 3}}) {
+    Conv conv(c, 67, {.channels = 64, .gap = gap, .lead = lead});
     conv.set_window(0);
     conv.run(str("rows ", 64 + gap, " apart"), Plan().chain(0).step(67));
   }
@@ -297,8 +409,11 @@ std::vector<Case> causal_conv_cases() {
           conv("splits", splits),
           conv("jumps", jumps),
           conv("short_items", short_items),
+          conv("many_items", many_items),
+          conv("many_rows", many_rows),
           conv("fault_11_strided", fault_strided),
-          conv("neighbours", neighbours)};
+          conv("neighbours", neighbours),
+          {"conv_gates/chains", "conv_gates", "", gates}};
 }
 
 }  // namespace hypic::conformance

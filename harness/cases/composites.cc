@@ -11,54 +11,68 @@
 namespace hypic::conformance {
 namespace {
 
-void add_rms_norm_of(Context& c, int64_t N, bool with_update) {
+// Every third row so small that eps counts; every one has a size of its own in the comparison.
+Array with_small_rows(Array x) {
+  for (int64_t r = 0; r < x[0]; r += 3)
+    for (int64_t i = 0; i < x.product(1); ++i) x.data[r * x.product(1) + i] *= 0x1p-10;
+  return x;
+}
+
+void add_rms_norm_of(Context& c, int64_t R, int64_t N, bool with_update, bool plus_one) {
   Trial t(c, 91);
-  const Array x = t.normals({33, N}), update = t.normals({33, N}), w = t.normals({N});
+  const Array x = with_small_rows(t.normals({R, N})), update = with_small_rows(t.normals({R, N})), w = t.normals({N});
   Array sum = x;
   if (with_update)
     for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += 0.5 * update.data[i];
-  const Tensor residual = t.inout("residual", x), out = t.output("out", {33, N});
+  const Tensor residual = t.inout("residual", x), out = t.output("out", {R, N});
   t.call([&](Backend& b) {
     b.add_rms_norm({.residual = residual,
                     .update = with_update ? t.input("update", update) : Tensor(),
                     .weight = t.input("weight", w),
-                    .plus_one = true,
+                    .plus_one = plus_one,
                     .eps = 1e-6,
                     .out = out,
                     .scale = 0.5});
   });
-  const std::string what = str(N, " wide, ", with_update ? "with an update" : "without");
+  const std::string what = str(R, " × ", N, with_update ? ", with an update" : "", plus_one ? ", 1 + weight" : "");
   t.compare(what + ", residual", residual, sum);
-  t.compare(what + ", out", out, oracle::rms_norm(sum, w, true, 1e-6));
+  t.compare(what + ", out", out, oracle::rms_norm(sum, w, plus_one, 1e-6));
 }
 
 void add_rms_norm(Context& c) {
   for (const int64_t N : {70, 72, 2304})  // the latter two in whole pieces of 16 bytes
-    for (const bool with_update : {false, true}) add_rms_norm_of(c, N, with_update);
+    for (const bool with_update : {false, true})
+      for (const bool plus_one : {false, true}) add_rms_norm_of(c, 33, N, with_update, plus_one);
+  for (const int64_t R : {0, 1}) add_rms_norm_of(c, R, 72, true, false);
+}
+
+void add_gated_of(Context& c, int64_t R, int64_t N, int64_t gap, Activation activation) {
+  Trial t(c, 95);
+  const Array x = t.normals({R, N}), y = t.normals({R, N}), gate = t.normals({R, 1});
+  Array want = x;
+  for (int64_t r = 0; r < R; ++r)
+    for (int64_t i = 0; i < N; ++i) want(r, i) += oracle::activate(gate(r, 0), activation) * y(r, i);
+  const Tensor sum = t.inout("x", x, gap), part = t.inout("y", y, gap);
+  t.call([&](Backend& b) {
+    b.add_gated({.x = sum, .y = part, .gate = t.input("gate", gate, gap), .activation = activation});
+  });
+  t.compare(str(R, " × ", N, ", rows ", N + gap, " apart, activation ", static_cast<int>(activation)), sum, want);
 }
 
 void add_gated(Context& c) {
   for (const int64_t N : {70, 72, 2304})  // the latter two in whole pieces of 16 bytes
-    for (const int64_t gap : {0, 8}) {
-      Trial t(c, 95);
-      const Array x = t.normals({33, N}), y = t.normals({33, N}), gate = t.normals({33, 1});
-      Array want = x;
-      for (int64_t r = 0; r < 33; ++r)
-        for (int64_t i = 0; i < N; ++i) want(r, i) += oracle::activate(gate(r, 0), Activation::sigmoid) * y(r, i);
-      const Tensor sum = t.inout("x", x, gap), part = t.inout("y", y, gap);
-      t.call([&](Backend& b) {
-        b.add_gated({.x = sum, .y = part, .gate = t.input("gate", gate, gap), .activation = Activation::sigmoid});
-      });
-      t.compare(str(N, " wide, rows ", N + gap, " apart"), sum, want);
-    }
+    for (const int64_t gap : {0, 8})
+      for (const Activation activation : {Activation::sigmoid, Activation::silu})
+        add_gated_of(c, 33, N, gap, activation);
+  for (const int64_t R : {0, 1}) add_gated_of(c, R, 72, 8, Activation::sigmoid);
 }
 
-void gated_norm_of(Context& c, int64_t D, int64_t gap) {
+void gated_norm_of(Context& c, int64_t R, int64_t D, int64_t gap) {
   for (const bool gate_first : {false, true})
     for (const Activation activation : {Activation::silu, Activation::sigmoid})
       for (const int64_t heads : {-1, 0, 3}) {  // no norm, weight [D], [H, D]
         Trial t(c, 92);
-        const Array x = t.normals({17, 3, D}), gate = t.normals({17, 3, D});
+        const Array x = with_small_rows(t.normals({R, 3, D})), gate = t.normals({R, 3, D});
         const Array w = heads > 0 ? t.normals({heads, D}) : t.normals({D});
         const auto norm = [&](const Array& y) {
           return heads < 0 ? y : oracle::rms_norm(y, w, false, 1e-5);
@@ -69,7 +83,7 @@ void gated_norm_of(Context& c, int64_t D, int64_t gap) {
           return y;
         };
         const Array want = gate_first ? norm(gated(x)) : gated(norm(x));
-        const Tensor out = t.output("out", {17, 3, D});
+        const Tensor out = t.output("out", {R, 3, D});
         t.call([&](Backend& b) {
           b.gated_norm({.x = t.input("x", x),
                         .weight = heads < 0 ? Tensor() : t.input("weight", w),
@@ -84,14 +98,15 @@ void gated_norm_of(Context& c, int64_t D, int64_t gap) {
                       heads < 0   ? ", no norm"
                       : heads > 0 ? ", weight of each head"
                                   : "",
-                      ", ", D, " wide"),
+                      ", ", R, " rows, ", D, " wide"),
                   out, want);
       }
 }
 
 void gated_norm(Context& c) {
-  gated_norm_of(c, 24, 4);
-  for (const int64_t D : {64, 128, 256}) gated_norm_of(c, D, 8);  // in whole pieces of 16 bytes
+  gated_norm_of(c, 17, 24, 4);
+  for (const int64_t D : {64, 128, 256}) gated_norm_of(c, 17, D, 8);  // in whole pieces of 16 bytes
+  for (const int64_t R : {0, 1}) gated_norm_of(c, R, 64, 8);
 }
 
 // One fresh chain over all rows, K and V into its pages.

@@ -20,12 +20,6 @@ bool is_rotated(Role role) {
   return role == Role::query || role == Role::key || role == Role::unit_key;
 }
 
-bool has_position(const FamilyReference& family, const Dims& dims) {
-  for (const InputSpec& spec : family.inputs(dims))
-    if (spec.role == Role::position) return true;
-  return false;
-}
-
 std::vector<double> norms(const Array& x) {
   std::vector<double> all(x[0]);
   for (int64_t h = 0; h < x[0]; ++h) {
@@ -74,6 +68,12 @@ Array applied(OperatorKind kind, const Array& log_scale, const Array& T, const A
 
 }  // namespace
 
+bool has_position(const FamilyReference& family, const Dims& dims) {
+  for (const InputSpec& spec : family.inputs(dims))
+    if (spec.role == Role::position) return true;
+  return false;
+}
+
 bool is_gate(Role role) {
   switch (role) {
     case Role::log_decay:
@@ -100,8 +100,17 @@ Inputs moved_once(const FamilyReference& family, const Dims& dims, Inputs inputs
   return inputs;
 }
 
+Inputs tokens_of(const FamilyReference& family, const Dims& dims, const Inputs& inputs, int64_t begin, int64_t end) {
+  Inputs some;
+  for (const InputSpec& spec : family.inputs(dims)) {
+    const Array& x = inputs.at(spec.name);
+    some.emplace(spec.name, spec.per_token ? slice(x, begin, end) : x);
+  }
+  return some;
+}
+
 Inputs at_positions(const FamilyReference& family, const Dims& dims, Inputs inputs,
-                    const std::vector<int64_t>& positions) {
+                    const std::vector<int64_t>& positions, const Rope& rope) {
   const bool input = has_position(family, dims);
   for (const InputSpec& spec : family.inputs(dims)) {
     if (spec.role == Role::position)
@@ -113,8 +122,7 @@ Inputs at_positions(const FamilyReference& family, const Dims& dims, Inputs inpu
       for (int64_t r = 0; r < rows; ++r) {
         double* row = x.data.data() + (t * rows + r) * d;
         Vector turned(row, d);
-        reference::rotate(turned, static_cast<double>(positions[t]), reference::rotary_dim_of(d),
-                          reference::kRopeTheta);
+        reference::rotate(turned, static_cast<double>(positions[t]), rope.dims(d), rope.theta);
         std::copy(std::begin(turned), std::end(turned), row);
       }
   }
@@ -172,20 +180,30 @@ Plan& Plan::save(int32_t slot) {
   return *this;
 }
 
-ChainTable Plan::table(int64_t rows_per_token) const {
+ChainTable Plan::table(int64_t rows_per_token, int32_t states_before, int32_t operators_before) const {
   const auto rows = [&](int32_t& tokens) { tokens *= static_cast<int32_t>(rows_per_token); };
   ChainTable table;
   table.chains = chains_;
   table.items = items_;
-  for (Chain& chain : table.chains) rows(chain.row_begin), rows(chain.row_end);
-  for (ChainItem& item : table.items)
+  for (Chain& chain : table.chains) {
+    chain.state += states_before;
+    rows(chain.row_begin), rows(chain.row_end);
+  }
+  for (ChainItem& item : table.items) {
+    if (item.op != kNone) item.op += operators_before;
+    if (item.save != kNone) item.save += states_before;
     if (item.kind == ChainItem::Kind::step) rows(item.begin), rows(item.end);
-  for (size_t c = 0; c < table.chains.size(); ++c)
-    for (int32_t r = table.chains[c].row_begin; r < table.chains[c].row_end; ++r) {
+  }
+  for (size_t c = 0; c < table.chains.size(); ++c) {
+    Chain& chain = table.chains[c];
+    chain.page_begin = static_cast<int32_t>(table.pages.size());
+    table.pages.resize(table.pages.size() + (chain.row_end - chain.row_begin + table.page_size - 1) / table.page_size);
+    for (int32_t r = chain.row_begin; r < chain.row_end; ++r) {
       table.tokens.push_back(0);
       table.positions.push_back(r);
       table.chain_of.push_back(static_cast<int32_t>(c));
     }
+  }
   return table;
 }
 
@@ -194,13 +212,15 @@ ChainTable Plan::table(int64_t rows_per_token) const {
 
 class Layer::Oracle {
  public:
-  // eps: the state is rounded by so much after every token.
-  Oracle(const FamilyReference& family, const Dims& dims, Inputs inputs, double eps = 0)
+  // rope: jumps relocate. measured: state_norms are wanted. eps: the state is rounded by so much after every token.
+  Oracle(const FamilyReference& family, const Dims& dims, Inputs inputs, const std::optional<Rope>& rope,
+         bool measured, double eps = 0)
       : o({dims.T, dims.Hv, dims.dv}),
-        state_norms({dims.T, dims.Hv}),
+        state_norms({measured ? dims.T : 0, dims.Hv}),
         family_(family),
         dims_(dims),
         inputs_(std::move(inputs)),
+        rope_(rope),
         eps_(eps),
         scratch_(o) {}
 
@@ -231,7 +251,7 @@ class Layer::Oracle {
   Array through(int32_t op, Array S, int64_t shift = 0) {
     if (shift == 0) return through(op, std::move(S), inputs_);
     const std::vector<int64_t> shifts(dims_.T, shift);
-    return through(op, std::move(S), at_positions(family_, dims_, inputs_, shifts));
+    return through(op, std::move(S), at_positions(family_, dims_, inputs_, shifts, *rope_));
   }
   Array zero() const { return Array(family_.state_shape(dims_)); }
 
@@ -244,8 +264,10 @@ class Layer::Oracle {
   void advance(int64_t begin, int64_t end, Array& S) {
     for (int64_t t = begin; t < end; ++t) {
       family_.run(inputs_, t, t + 1, S, o);
-      const std::vector<double> sizes = norms(S);
-      std::copy(sizes.begin(), sizes.end(), state_norms.data.begin() + t * state_norms[1]);
+      if (state_norms[0] > 0) {
+        const std::vector<double> sizes = norms(S);
+        std::copy(sizes.begin(), sizes.end(), state_norms.data.begin() + t * state_norms[1]);
+      }
       if (eps_ == 0) continue;
       for (double& x : S.data) x *= 1 + (draw_.integer(0, 1) ? eps_ : -eps_);
     }
@@ -255,9 +277,10 @@ class Layer::Oracle {
     return S;
   }
   Array jumped(const ChainItem& item, const Array& S) {
+    const int64_t shift = rope_ ? item.shift : 0;
     if (item.compose == Compose::zero) return zero();
-    if (item.compose == Compose::transfer) return through(item.op, S, item.shift);
-    Array U = through(item.op, zero(), item.shift);
+    if (item.compose == Compose::transfer) return through(item.op, S, shift);
+    Array U = through(item.op, zero(), shift);
     if (item.compose == Compose::add)
       for (size_t i = 0; i < U.data.size(); ++i) U.data[i] += S.data[i];
     return U;
@@ -266,6 +289,7 @@ class Layer::Oracle {
   const FamilyReference& family_;
   const Dims dims_;
   const Inputs inputs_;
+  const std::optional<Rope> rope_;
   const double eps_;
   Draw draw_{99};
   Array scratch_;
@@ -293,25 +317,29 @@ Layer::Layer(Context& context, const FamilyReference& family, const Dims& dims, 
   const double eps = unit_roundoff(context.state());
   const FamilyTraits& traits = family.traits();
   const Inputs moved = moved_once(family, dims, inputs, eps, draw);
-  moved_ = std::make_unique<Oracle>(family, dims, moved);
+  moved_ = std::make_unique<Oracle>(family, dims, moved, setup.rope, false);
   if (traits.readout == Readout::normalised || traits.readout == Readout::bounded)
-    moved_quotient_ = std::make_unique<Oracle>(family, dims, moved, eps);
-  oracle_ = std::make_unique<Oracle>(family, dims, std::move(inputs));
+    moved_quotient_ = std::make_unique<Oracle>(family, dims, moved, setup.rope, false, eps);
+  oracle_ = std::make_unique<Oracle>(family, dims, std::move(inputs), setup.rope, true);
 
   const int64_t H = table_.v[1], dk = table_.k.last(), dv = table_.v.last(), ops = setup.operators;
   const DType dtype = context.state();
-  state_ = pools_.output("state", {setup.states, H, dk, dv}, dtype);
+  const auto pool = [&](const char* name, int32_t before, std::vector<int64_t> shape) {
+    shape[0] += before;
+    if (before == 0) return pools_.output(name, shape, dtype);
+    return far_pools_.emplace_back(context.backend, dtype, shape).tensor();
+  };
+  state_ = pool("state", setup.states_before, {setup.states, H, dk, dv});
   operators_.kind = operator_kind(traits.decay, traits.update);
+  const auto operators = [&](const char* name, std::vector<int64_t> shape) {
+    return pool(name, setup.operators_before, std::move(shape));
+  };
   if (ops > 0) {
-    operators_.U = pools_.output("operators.U", {ops, H, dk, dv}, dtype);
-    if (has_log_scale(traits.decay, traits.update))
-      operators_.log_scale = pools_.output("operators.log_scale", {ops, H}, dtype);
-    if (operators_.kind == OperatorKind::diagonal)
-      operators_.T = pools_.output("operators.T", {ops, H, dk}, dtype);
-    if (operators_.kind == OperatorKind::elementwise)
-      operators_.T = pools_.output("operators.T", {ops, H, dk, dv}, dtype);
-    if (operators_.kind == OperatorKind::dense)
-      operators_.T = pools_.output("operators.T", {ops, H, dk, dk}, dtype);
+    operators_.U = operators("operators.U", {ops, H, dk, dv});
+    if (has_log_scale(traits.decay, traits.update)) operators_.log_scale = operators("operators.log_scale", {ops, H});
+    if (operators_.kind == OperatorKind::diagonal) operators_.T = operators("operators.T", {ops, H, dk});
+    if (operators_.kind == OperatorKind::elementwise) operators_.T = operators("operators.T", {ops, H, dk, dv});
+    if (operators_.kind == OperatorKind::dense) operators_.T = operators("operators.T", {ops, H, dk, dk});
   }
   if (setup.skip) skip_ = rounded(draw.normals({H}), dtype);
   outputs_ = Array({dims.T, H, table_.output_dim(traits)}, std::nan(""));
@@ -333,14 +361,20 @@ void Layer::set_state(int32_t slot, const Array& state) {
   for (double& x : moved.data) x *= 1 + (draw.integer(0, 1) ? eps : -eps);
   for (Oracle* oracle : oracles())
     if (oracle != oracle_.get()) oracle->states[slot] = moved;
-  put(context_.backend, state_.at(slot), family_.to_table_state(state));
+  put(context_.backend, state_at(slot), family_.to_table_state(state));
+}
+
+ChainTable Layer::table_of(const Plan& plan) const {
+  ChainTable table = plan.table(table_.rows_per_token, setup_.states_before, setup_.operators_before);
+  table.check(setup_.states_before + setup_.states, setup_.operators_before + setup_.operators, 1);
+  return table;
 }
 
 void Layer::run(const Plan& plan, int64_t first) {
   const int64_t n = table_.rows_per_token;
   Arena arena(context_.backend);
   const LinearAttentionArgs args = arguments(arena, first * n, (first + plan.tokens()) * n);
-  const ChainTable table = plan.table(n);
+  const ChainTable table = table_of(plan);
   context_.backend.begin(table);
   context_.backend.linear_attention(args);
   keep(plan, first, arena, args.o);
@@ -350,7 +384,7 @@ void Layer::run_repeatedly(const std::string& what, const Plan& plan, int times)
   const int64_t n = table_.rows_per_token;
   Arena arena(context_.backend);
   const LinearAttentionArgs args = arguments(arena, 0, plan.tokens() * n);
-  const ChainTable table = plan.table(n);
+  const ChainTable table = table_of(plan);
   context_.backend.begin(table);
   const auto before = arena.save(), pools_before = pools_.save();
   context_.backend.linear_attention(args);
@@ -369,7 +403,7 @@ LinearAttentionArgs Layer::arguments(Arena& arena, int64_t begin, int64_t end) c
   const FamilyTraits& traits = family_.traits();
   const DType compute = context_.compute(), state = context_.state();
   const auto rows = [&](const char* name, const Array& x, DType dtype) {
-    return x ? arena.input(name, slice(x, begin, end), dtype, setup_.gap) : Tensor();
+    return x ? arena.input(name, slice(x, begin, end), dtype, setup_.gap, setup_.lead) : Tensor();
   };
   const auto whole = [&](const char* name, const Array& x) {
     return x ? arena.input(name, x, state) : Tensor();
@@ -391,11 +425,11 @@ LinearAttentionArgs Layer::arguments(Arena& arena, int64_t begin, int64_t end) c
       .state = state_,
       .operators = operators_,
       .side = traits.side,
-      .o = arena.output("o", {end - begin, outputs_[1], outputs_[2]}, compute, setup_.gap),
+      .o = arena.output("o", {end - begin, outputs_[1], outputs_[2]}, compute, setup_.gap, setup_.lead),
       .skip = whole("skip", skip_)};
   if (setup_.rope) {
-    args.rotary_dim = reference::rotary_dim_of(traits.side == Side::key ? state_[2] : state_[3]);
-    args.rope_theta = reference::kRopeTheta;
+    args.rotary_dim = setup_.rope->dims(traits.side == Side::key ? state_[2] : state_[3]);
+    args.rope_theta = setup_.rope->theta;
   }
   return args;
 }
@@ -452,18 +486,18 @@ void Layer::check(const std::string& what) {
   const std::vector<double> floors = output_floors();
   context_.compare(what + ", outputs", got, want, 1, bounds(want, moved, 1, floors), floors);
   for (int32_t slot = 0; slot < setup_.states; ++slot) {
-    const Array S = state(slot);
     if (const auto known = oracle_->states.find(slot); known != oracle_->states.end())
-      context_.compare(str(what, ", state ", slot), S, known->second, 0,
+      context_.compare(str(what, ", state ", slot), state(slot), known->second, 0,
                        bounds(known->second, moved_->states.at(slot), 0));
     else
-      check_untouched(str(what, ", state ", slot), S);
+      check_untouched(str(what, ", state ", slot), read(state_at(slot)));
   }
   for (int32_t slot = 0; slot < setup_.operators; ++slot)
     if (oracle_->spans.contains(slot))
       check_operator(str(what, ", operator ", slot), slot);
     else
-      check_untouched(str(what, ", operator ", slot), table_slot(operators_.U, slot));
+      for (const Operator op = operator_at(slot); const Array* part : {&op.U, &op.T, &op.log_scale})
+        check_untouched(str(what, ", operator ", slot), *part);
 }
 
 // By head, the size that products of such q and S have, ‖q‖ ‖S‖ / √d: outputs that happen to cancel
@@ -486,22 +520,20 @@ std::vector<double> Layer::output_floors() const {
 }
 
 void Layer::check_untouched(const std::string& what, const Array& slot) {
-  context_.expect(
-      std::all_of(slot.data.begin(), slot.data.end(), [](double x) { return std::isnan(x); }), what,
-      "written, though no chain uses the slot");
+  context_.expect(std::all_of(slot.data.begin(), slot.data.end(), [](double x) { return std::isnan(x); }), what,
+                  "written, though no chain uses the slot");
 }
 
-Array Layer::table_slot(const Tensor& pool, int32_t slot) const {
-  if (!pool) return {};
-  const Array all = pools_.read(pool);
-  Array out(std::vector<int64_t>(all.shape.begin() + 1, all.shape.end()));
-  std::copy_n(all.data.begin() + slot * all.product(1), all.product(1), out.data.begin());
+Array Layer::read(const Tensor& slot) const {
+  if (!slot) return {};
+  Array out(std::vector<int64_t>(slot.shape.begin(), slot.shape.begin() + slot.rank));
+  out.data = to_doubles(context_.backend, slot);
   return out;
 }
 
 Layer::Operator Layer::operator_at(int32_t slot) const {
-  return {table_slot(operators_.log_scale, slot), table_slot(operators_.T, slot),
-          table_slot(operators_.U, slot)};
+  const TransferOperator op = operators_.at(setup_.operators_before + slot);
+  return {read(op.log_scale), read(op.T), read(op.U)};
 }
 
 // U is what the span leaves from zero; the whole operator takes one more state where the definition
@@ -524,8 +556,8 @@ void Layer::check_operator(const std::string& what, int32_t slot) {
 
 void Layer::check_same(const std::string& what, const Layer& other, int64_t begin, int64_t end,
                        const std::vector<std::pair<int32_t, int32_t>>& states,
-                       const std::vector<std::pair<int32_t, int32_t>>& operators) {
-  context_.same(what + ", outputs", outputs(begin, end), other.outputs(begin, end), 1);
+                       const std::vector<std::pair<int32_t, int32_t>>& operators, int64_t first) {
+  context_.same(what + ", outputs", outputs(begin, end), other.outputs(first + begin, first + end), 1);
   for (const auto& [mine, theirs] : states)
     context_.same(str(what, ", state ", mine), state(mine), other.state(theirs), 0);
   for (const auto& [mine, theirs] : operators) {
@@ -544,7 +576,7 @@ void Layer::check_same(const std::string& what, const Layer& other, int64_t begi
 Array Layer::outputs(int64_t begin, int64_t end) const { return slice(outputs_, begin, end); }
 
 Array Layer::state(int32_t slot) const {
-  return family_.from_table_state(table_slot(state_, slot));
+  return family_.from_table_state(read(state_at(slot)));
 }
 
 const Array& Layer::expected_outputs() {

@@ -39,7 +39,8 @@ class Plan {
   int64_t tokens() const { return tokens_; }
   const std::vector<Chain>& chains() const { return chains_; }
   const std::vector<ChainItem>& items() const { return items_; }  // rows are tokens
-  ChainTable table(int64_t rows_per_token) const;
+  // Its pages are all page 0; slots are those of the plan after so many others.
+  ChainTable table(int64_t rows_per_token, int32_t states_before = 0, int32_t operators_before = 0) const;
 
  private:
   Plan& add(const ChainItem& item);
@@ -48,13 +49,22 @@ class Plan {
   int64_t tokens_ = 0;
 };
 
+// RoPE on the first dims of keys and queries.
+struct Rope {
+  int share = 1;  // 1 / share of the dims turn
+  double theta = reference::kRopeTheta;
+  int dims(int64_t d) const { return reference::rotary_dim_of(d / share); }
+};
+
 struct LayerSetup {
   int32_t states = 1;
   int32_t operators = 0;
   bool repeated = false;  // one input over and over on slow heads
-  bool rope = false;      // keys carry RoPE: a jump relocates
+  std::optional<Rope> rope = {};  // keys carry RoPE: a jump relocates
   int64_t gap = 0;        // elements between rows
+  int64_t lead = 0;       // of them before the first row
   bool skip = false;      // the outputs add skip · v
+  int32_t states_before = 0, operators_before = 0;  // slots of the pools before the first one
 };
 
 class Layer {
@@ -72,10 +82,11 @@ class Layer {
   void run_repeatedly(const std::string& what, const Plan& plan, int times);
   // Everything that was computed so far against the definition.
   void check(const std::string& what);
-  // Outputs of these tokens, states and operators as another run gave them; heads are groups.
+  // Outputs of these tokens, states and operators as another run gave them, of whose tokens ours begin with `first`;
+  // heads are groups.
   void check_same(const std::string& what, const Layer& other, int64_t begin, int64_t end,
                   const std::vector<std::pair<int32_t, int32_t>>& states,
-                  const std::vector<std::pair<int32_t, int32_t>>& operators);
+                  const std::vector<std::pair<int32_t, int32_t>>& operators, int64_t first = 0);
 
   Array outputs(int64_t begin, int64_t end) const;  // [tokens, Hv, d_o], with the skip
   Array state(int32_t slot) const;                  // the family's own layout
@@ -93,7 +104,9 @@ class Layer {
   void settle();
   std::vector<double> output_floors() const;
   Operator operator_at(int32_t slot) const;
-  Array table_slot(const Tensor& pool, int32_t slot) const;
+  Tensor state_at(int32_t slot) const { return state_.at(setup_.states_before + slot); }
+  Array read(const Tensor& slot) const;
+  ChainTable table_of(const Plan& plan) const;
   void check_operator(const std::string& what, int32_t slot);
   void check_untouched(const std::string& what, const Array& slot);
   std::vector<double> bounds(const Array& want, const Array& moved, int axis,
@@ -107,6 +120,7 @@ class Layer {
   reference::TableInputs table_;
   Array skip_;   // [Hv]
   Arena pools_;  // states and operators live as long as the layer
+  std::vector<Buffer> far_pools_;  // with slots before the first one
   Tensor state_;
   TransferOperator operators_;
   Array outputs_;
@@ -117,9 +131,15 @@ class Layer {
   std::unique_ptr<Oracle> oracle_, moved_, moved_quotient_;
 };
 
+// The inputs of tokens [begin, end) alone.
+Inputs tokens_of(const FamilyReference& family, const Dims& dims, const Inputs& inputs, int64_t begin, int64_t end);
+
+// Whether the definition rotates by itself.
+bool has_position(const FamilyReference& family, const Dims& dims);
+
 // The inputs with their keys and queries at these positions (by token): the definition's input
-// `position` where it has one, else RoPE put on the rows.
+// `position` where it has one, which takes no other than Rope{}, else RoPE put on the rows.
 Inputs at_positions(const FamilyReference& family, const Dims& dims, Inputs inputs,
-                    const std::vector<int64_t>& positions);
+                    const std::vector<int64_t>& positions, const Rope& rope);
 
 }  // namespace hypic::conformance

@@ -88,7 +88,7 @@ void heads(Context& c) {
     }
 }
 
-// A row alone, and the same row within a batch.
+// A row alone, and the same row within a batch; beside a row of NaN.
 void batch(Context& c) {
   Trial t(c, 57);
   const Array x = t.normals({65, 96}), w = t.normals({70, 96});
@@ -104,6 +104,12 @@ void batch(Context& c) {
     t.call([&](Backend& b) { b.matmul({.x = t.input("x", row), .w = wt, .out = out}); });
     c.same(str("row ", r, " alone and in a batch"), t.read(out), want, 0);
   }
+  Array spoilt = x, want = whole;
+  for (int64_t k = 0; k < 96; ++k) spoilt(40, k) = std::nan("");
+  for (int64_t n = 0; n < 70; ++n) want(40, n) = std::nan("");
+  const Tensor out = t.output("out", {65, 70});
+  t.call([&](Backend& b) { b.matmul({.x = t.input("x", spoilt), .w = wt, .out = out}); });
+  c.same("beside a row of NaN", t.read(out), want, 0);
 }
 
 }  // namespace

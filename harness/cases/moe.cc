@@ -149,8 +149,10 @@ Array mixed(const Mlp& m, const Array& x, const Array& experts, const Array& wei
 void experts_of(Context& c, const std::vector<Mlp>& sizes, int64_t gap) {
   for (const Mlp& m : sizes) {
     Trial t(c, 103);
-    const Array x = t.normals({m.R, m.N}), up = t.normals({m.E, (m.gated ? 2 : 1) * m.I, m.N}, 0.2),
-                down = t.normals({m.E, m.N, m.I}, 0.2);
+    const Array x = t.normals({m.R, m.N});
+    Array up = t.normals({m.E, (m.gated ? 2 : 1) * m.I, m.N}, 0.2), down = t.normals({m.E, m.N, m.I}, 0.2);
+    if (m.k < m.E)  // without a row, below: nobody may read it
+      for (Array* w : {&up, &down}) std::fill(w->data.end() - w->product(1), w->data.end(), std::nan(""));
     Array weights = rounded(t.draw().normals({m.R, m.k}), c.state());
     std::vector<int32_t> index(m.R * m.k);  // no expert twice; one may stay without a row
     Array chosen({m.R, m.k});

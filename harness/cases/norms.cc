@@ -23,6 +23,13 @@ void rms_norm(Context& c) {
         t.compare(str(R, " × ", N, plus_one ? ", 1 + weight" : ""), out,
                   oracle::rms_norm(x, w, plus_one, 1e-6));
       }
+  Trial t(c, 47);
+  const Array x = t.normals({70000, 4}), w = t.normals({4});
+  const Tensor out = t.output("out", {70000, 4});
+  t.call([&](Backend& b) {
+    b.rms_norm({.x = t.input("x", x), .weight = t.input("weight", w), .plus_one = false, .eps = 1e-6, .out = out});
+  });
+  t.compare("70000 × 4", out, oracle::rms_norm(x, w, false, 1e-6));
 }
 
 void rms_heads(Context& c) {

@@ -85,7 +85,15 @@ void decay_gate(Context& c) {
                   .dt_bias = t.gate_input("dt_bias", dt_bias),
                   .out = out});
   });
+  const Tensor apart = t.gate_output("rows apart", {35, 6}, 2);
+  t.call([&](Backend& b) {
+    b.decay_gate({.x = t.input("x", x, 3),
+                  .A_log = t.gate_input("A_log", A_log),
+                  .dt_bias = t.gate_input("dt_bias", dt_bias),
+                  .out = apart});
+  });
   t.compare("softplus from −100 to 500", out, want);
+  t.compare("rows apart", apart, want);
 }
 
 // A gate of each channel; the step as an output of its own, within limits.

@@ -49,7 +49,7 @@ typedef struct hypic_item {
   int32_t begin, end;
   int32_t op;    /* operator slot; step: receives the operator of its rows; jump: is applied */
   int32_t span;  /* step with op: tokens that the slot already holds, 0: it begins here; jump: tokens jumped over */
-  int32_t shift; /* jump: positions by which the segment moved since it was built */
+  int32_t shift; /* jump: positions by which the segment moved since it was built, >= 0; hundreds of thousands occur */
   int32_t save;  /* state slot that receives state and window after this item */
 } hypic_item;
 
@@ -65,7 +65,8 @@ typedef struct hypic_chain {
 } hypic_chain;
 
 /* K, V of a reused segment's tokens [first, last). Local token i is in page pages[page_begin + i / page_size]. Rows at
- * positions >= start + last see all of it, earlier ones none; Q is rotated by its position less shift. */
+ * positions >= start + last see all of it, earlier ones none; Q is rotated by its position less shift, which may be
+ * below 0. */
 typedef struct hypic_residue {
   int32_t page_begin, first, last, start, shift;
 } hypic_residue;

@@ -97,6 +97,9 @@ static int32_t changed_before(const hypic_call* call, const hypic_linear_attenti
   for (i = 0; i < table.item_count; ++i) {
     if (kFault == keep_ignored) items[i].keep = 1;
     if (kFault == save_ignored) items[i].save = -1;
+    if (kFault == jump_save_ignored && items[i].kind == HYPIC_JUMP) items[i].save = -1;
+    if (kFault == keep_of_one_row_ignored && items[i].end - items[i].begin == 1) items[i].keep = 1;
+    if (kFault == operator_of_skipped_lost && items[i].kind == HYPIC_STEP && !items[i].keep) items[i].op = -1;
     if (kFault == compose_ignored) items[i].compose = HYPIC_TRANSFER;
     if (kFault == jump_not_relocated) items[i].shift = 0;
     if (kFault == jump_relocated_backwards) items[i].shift = -items[i].shift;
