@@ -34,11 +34,15 @@ enum class Activation { identity, silu, sigmoid, relu2 };  // relu2: max(x, 0)²
 // every backend draws the same numbers. z is normal, from uniform numbers of a counter: with
 // u(n) = ((mix(stream + n) >> 11) + ½) · 2⁻⁵³, mix being SplitMix64's output function (Steele, Lea, Flood, OOPSLA 2014),
 // z(i) = √(−2 ln u(2i)) · cos(2π u(2i + 1)), in float64 (Box and Muller 1958).
+// Of a part of a larger tensor: `columns` elements follow one another, then the next are `stride` behind the first of
+// those, so that element i is number (i / columns) · stride + i % columns.
 struct RandomNormalArgs {
   Tensor out;  // contiguous
   uint64_t stream = 0;
   double mean = 0;
   double deviation = 1;
+  int64_t columns = 1;  // at most stride
+  int64_t stride = 1;
 };
 
 struct EmbeddingArgs {
@@ -299,6 +303,11 @@ struct Rows {
   Tensor logit_rows;  // [n] i32
 };
 
+// What a rank of a group runs into where another one has left it: the error of that one is the one to tell.
+struct RankLost : Error {
+  using Error::Error;
+};
+
 // A point in the order of operations of a backend, which it must not outlive. For any thread.
 class Event {
  public:
@@ -378,9 +387,14 @@ class Backend {
   virtual void experts(const ExpertsArgs&) = 0;
   virtual void gather_rows(const GatherRowsArgs&) = 0;
   virtual void sample(const SampleArgs&) = 0;
-  // Sums over the ranks of a tensor-parallel group, in place; contiguous; one rank: nothing to do. Every rank
-  // calls it with the same shape, in the same order.
+  // Sums over the ranks of a tensor-parallel group, in place; contiguous, also of i32; one rank: nothing to do. Every rank
+  // calls it with the same shape, in the same order, and gets the same bits. RankLost.
   virtual void all_reduce(const Tensor&) {}
+  // This rank stops after an error: none that waits for it, or will, hangs; it throws RankLost, there or where it next
+  // waits for the device.
+  virtual void leave_group() noexcept {}
+  // After some rank has left, once none runs: of every rank, one after another. Error: the group cannot go on.
+  virtual void rejoin_group() {}
 
   // Composites.
   virtual void add_rms_norm(const AddRmsNormArgs&);

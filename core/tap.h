@@ -24,7 +24,8 @@ class RouteHook {
   virtual ~RouteHook() = default;
   // Before each forward of the prefill: its rows, in the order of the tensors below.
   virtual void begin(const ChainTable& table) = 0;
-  // After routing: experts [R, k] i32, weights [R, k] state dtype, on the device; both may be overwritten.
+  // After routing: experts [R, k] i32, weights [R, k] state dtype, on the device; both may be overwritten. Of
+  // tensor-parallel ranks the first one's, which the others follow.
   virtual void routed(int layer, const Tensor& experts, const Tensor& weights) = 0;
 };
 

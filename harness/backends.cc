@@ -1,6 +1,7 @@
 #include "harness/backends.h"
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"
@@ -11,6 +12,18 @@
 #include "reference/cpu_backend.h"
 
 namespace hypic {
+namespace {
+
+// Nothing where the name is of no CUDA backend.
+std::optional<cuda::CudaOptions> cuda_options(const std::string& name) {
+  for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
+    if (name == family || name == str(family, ":fast")) return cuda::CudaOptions{.compute = compute};
+    if (name == str(family, ":plain")) return cuda::CudaOptions{.compute = compute, .rung = cuda::Rung::plain};
+  }
+  return {};
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   if (const size_t plus = name.find('+'); plus != name.npos) {
@@ -21,14 +34,21 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   }
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
-  for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
-    if (name == family || name == str(family, ":fast"))
-      return cuda::make_cuda_backend({.compute = compute, .device = device});
-    if (name == str(family, ":plain"))
-      return cuda::make_cuda_backend({.compute = compute, .rung = cuda::Rung::plain, .device = device});
+  if (auto options = cuda_options(name)) {
+    options->device = device;
+    return cuda::make_cuda_backend(*options);
   }
   if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
   fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT");
+}
+
+std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::span<const int> devices) {
+  const auto ranks = static_cast<int>(devices.size());
+  if (name == "cpu") return reference::make_cpu_ranks(ranks);
+  if (name == "cpu64") return reference::make_cpu64_ranks(ranks);
+  const auto options = cuda_options(name);
+  require(options.has_value(), name, ": takes no part in tensor parallelism; cpu, cpu64, cuda, cuda32 do");
+  return cuda::make_cuda_ranks(*options, devices);
 }
 
 std::string on_rung(const std::string& backend, const std::string& rung) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/backend.h"
 
@@ -14,6 +16,10 @@ namespace hypic {
 // (harness/kernel_process.h). `device`: which GPU, of those that have several. Error: an unknown name, with those there
 // are, or as of make_plugin_backend.
 std::unique_ptr<Backend> make_backend(const std::string& name, int device = 0);
+
+// The ranks of a tensor-parallel group: of cpu and cpu64 threads of this process; of cuda and cuda32, on either rung, one a
+// device: all different, or all the same, which tries the ranks on one GPU. Error: another backend; as of make_backend.
+std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::span<const int> devices);
 
 // `backend` on a rung of kernels, "plain" or "fast" ("": as it is). Error: another rung, or a backend that has
 // none.

@@ -170,6 +170,8 @@ Result run_case(const SuiteCase& suite_case, const Work& work, const ProgressFn&
   };
   try {
     result = work(progress);
+  } catch (const MachineLacks& error) {
+    stopped(Verdict::skip, error.what());
   } catch (const Error& error) {
     stopped(Verdict::invalid, error.what());
   } catch (const std::bad_alloc&) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/check.h"
 #include "harness/suite.h"
 #include "reports/item_log.h"
 #include "reports/report.h"
@@ -18,10 +19,16 @@ using ProgressFn = std::function<void(double, const std::string&)>;
 // Thrown out of a case when the user asks to stop.
 struct Interrupted {};
 
+// Thrown out of a case that asks for more than this machine has: SKIP.
+struct MachineLacks : Error {
+  using Error::Error;
+};
+
 struct DriverContext {
   std::string data;   // --data: a LongBench file, or a folder of them; empty: the project's own text
   std::string model;  // --model: replaces the model of every case; empty: the suite's
   std::string backend;  // --backend: replaces the backend of every case; empty: the suite's
+  std::vector<int> devices = {};  // --tensor-parallel: one a rank, in place of the suite's; empty: the suite's
   std::string logits;   // --logits: reference logits of the model; empty: none
   ProgressFn progress = {};  // while a case is prepared, of what takes long there; empty: nobody listens
   bool* data_used = nullptr;  // set by a case that reads `data`

@@ -55,6 +55,7 @@ std::string run_key(const Suite& suite, const RunSettings& settings, const Envir
   add_file(hash, suite.path);
   add_file(hash, "/proc/self/exe");
   hash.add(settings.context.backend);
+  for (const int device : settings.context.devices) hash.add(int64_t{device});
   if (const std::string kernel = kernel_process::library(); !kernel.empty()) add_file(hash, kernel);
   for (const std::string& file : {settings.context.data, settings.context.logits}) {
     hash.add(file);
@@ -292,6 +293,8 @@ Report run_suite(const Suite& suite, const RunSettings& settings) {
                               " cases: those whose name contains \"", settings.filter, "\".");
   for (const auto& [what, name] : {std::pair{"model", settings.context.model}, {"backend", settings.context.backend}})
     if (!name.empty()) report.description += str("\nThe ", what, " of every case: ", name, ", by --", what, ".");
+  if (const size_t ranks = settings.context.devices.size(); ranks > 1)
+    report.description += str("\nTensor-parallel ranks of every case that can have some: ", ranks, ".");
   report.environment = environment();
   report.environment.set("command", settings.command_line);
   const auto log = open_log(settings, run_key(suite, settings, report.environment), items);

@@ -57,6 +57,8 @@ class Parameters {
   std::vector<int64_t> integers(const std::string& key, const std::vector<int64_t>& fallback,
                                 int64_t low, int64_t high);
   std::vector<double> numbers(const std::string& key, const std::vector<double>& fallback);
+  // Where a key is, for errors.
+  std::string place(const std::string& key) const { return where_ + "." + key; }
   // Call when all have been read.
   void refuse_others() const;
 

@@ -4,13 +4,16 @@
 #include <bit>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "kernels/common/arena.h"
 #include "kernels/common/cuda.cuh"
 #include "kernels/common/device_table.cuh"
-#include "kernels/common/nccl.cuh"
+#include "kernels/common/rank_group.cuh"
 #include "kernels/common/records.cuh"
 #include "kernels/common/staging.cuh"
 #include "kernels/common/timings.cuh"
@@ -81,10 +84,10 @@ class CudaBackend final : public Backend {
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool");
     staging_.emplace(stream_);
     products_.emplace();
-    if (options.group.size > 1) group_.emplace(options.group);
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
+    records_.forget();  // a communicator waits for the graphs that hold it
     group_.reset();
     cudaStreamDestroy(stream_);
   }
@@ -95,6 +98,10 @@ class CudaBackend final : public Backend {
   bool batch_invariant() const override { return false; }  // cuBLASLt chooses kernels by the number of rows
   std::map<std::string, int64_t> launches() const override { return {launches_.begin(), launches_.end()}; }
   cudaStream_t stream() const { return stream_; }
+  void join(std::shared_ptr<RankGroup> group, int rank) {
+    group_ = std::move(group);
+    rank_ = rank;
+  }
 
   void enter_thread() const override { check(cudaSetDevice(options_.device), "device"); }
 
@@ -165,10 +172,12 @@ class CudaBackend final : public Backend {
   }
 
   void replay(const std::string& key, const std::function<void()>& enqueue) override {
-    if (profiling_) return enqueue();
+    if (profiling_ || (group_ && !group_->records())) return enqueue();
     // Launch plans follow the number of keys by powers of two.
     const auto keys = std::bit_ceil(static_cast<uint32_t>(table_.max_keys()) + 1);
+    if (group_) group_->will_enqueue(rank_);
     records_.replay(str(key, "|", table_.shape(), "|", keys), enqueue, stream_, launches_);
+    if (group_) group_->has_enqueued(rank_, sums());
   }
 
   void profile(bool on) override {
@@ -275,11 +284,33 @@ class CudaBackend final : public Backend {
       Backend::gated_norm(a);
   }
   void all_reduce(const Tensor& tensor) override {
-    if (group_) run("all_reduce/nccl", &Communicator::all_reduce, *group_, tensor, stream_);
+    if (!group_) return;
+    if (!recording_arena) group_->will_enqueue(rank_);
+    run(group_->kernel(), &RankGroup::all_reduce, *group_, rank_, tensor, stream_);
+    if (!recording_arena) group_->has_enqueued(rank_, sums());
+  }
+  void leave_group() noexcept override {
+    if (!group_) return;
+    const cudaError_t error = cudaStreamQuery(stream_);
+    group_->leave(rank_, error != cudaSuccess && error != cudaErrorNotReady);
+  }
+  void rejoin_group() override {
+    if (!group_) return;
+    enter_thread();
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    if (group_->aborted()) records_.forget();
+    check(error, "a rank");
+    old_sums_ += sums();
+    group_->rejoin(rank_);
   }
 
  private:
   bool fast() const { return options_.rung == Rung::fast; }
+  // Enqueued since the group was made or rejoined.
+  int64_t sums() const {
+    const auto found = launches_.find(group_->kernel());
+    return found == launches_.end() ? 0 : found->second - old_sums_;
+  }
   size_t pool_bytes(cudaMemPoolAttr attribute) const {
     uint64_t bytes = 0;
     check(cudaMemPoolGetAttribute(pool_, attribute, &bytes), "memory pool");
@@ -302,7 +333,9 @@ class CudaBackend final : public Backend {
   std::optional<Staging> staging_;
   std::optional<Products> products_;
   TableUpload table_;
-  std::optional<Communicator> group_;
+  std::shared_ptr<RankGroup> group_;  // none: alone
+  int rank_ = 0;
+  int64_t old_sums_ = 0;
   std::map<std::string, int64_t> launches_;
   Records records_;
   bool profiling_ = false;
@@ -313,6 +346,29 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<CudaBackend>(options);
+}
+
+std::vector<std::unique_ptr<Backend>> make_cuda_ranks(const CudaOptions& options, std::span<const int> devices) {
+  const std::set<int> distinct(devices.begin(), devices.end());
+  require(distinct.size() == devices.size() || distinct.size() == 1,
+          "devices of tensor-parallel ranks: must be all different, or, for tests, all the same");
+  std::vector<std::unique_ptr<Backend>> ranks;
+  std::vector<CudaBackend*> members;
+  for (const int device : devices) {
+    CudaOptions own = options;
+    own.device = device;
+    auto rank = std::make_unique<CudaBackend>(own);
+    members.push_back(rank.get());
+    ranks.push_back(std::move(rank));
+  }
+  if (ranks.size() > 1) {
+    ranks[0]->enter_thread();
+    const auto group = distinct.size() == 1 ? make_shared_device_group(static_cast<int>(devices.size()))
+                                            : make_nccl_group(devices);
+    for (size_t rank = 0; rank < members.size(); ++rank) members[rank]->join(group, static_cast<int>(rank));
+  }
+  ranks[0]->enter_thread();
+  return ranks;
 }
 
 void* stream_of(const Backend& backend) {

@@ -11,7 +11,10 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
   fail("built without CUDA: install the CUDA toolkit and build again for backends cuda and cuda32");
 }
 
-GroupId new_group_id() { fail("built without CUDA: no groups of ranks"); }
+std::vector<std::unique_ptr<Backend>> make_cuda_ranks(const CudaOptions& options, std::span<const int>) {
+  make_cuda_backend(options);
+  return {};
+}
 
 void* stream_of(const Backend&) { return nullptr; }
 

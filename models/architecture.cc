@@ -134,12 +134,12 @@ void TensorList::or_else(std::vector<Piece> pieces) {
 }
 
 void TensorList::embedding(const ModelSpec& spec, const std::string& stored) {
-  add("embed", {spec.vocabulary, spec.hidden}, Init::embedding, Split::rows, stored);
+  add("embed", {spec.vocabulary, spec.hidden}, Init::embedding, Split::none, stored);
 }
 
 std::vector<TensorSpec> TensorList::finish(const ModelSpec& spec, const std::string& norm) {
   add("norm", {spec.hidden}, spec.norm_plus_one ? Init::norm_offset : Init::norm, Split::none, norm);
-  if (!spec.tied) add("lm_head", {spec.vocabulary, spec.hidden}, Init::head, Split::rows, "lm_head.weight");
+  if (!spec.tied) add("lm_head", {spec.vocabulary, spec.hidden}, Init::head, Split::none, "lm_head.weight");
   return take();
 }
 
@@ -160,16 +160,16 @@ void TensorList::experts(const std::string& name, const std::string& stored, con
     for (size_t i = 0; i < ups; ++i) up.push_back({str(at, matrices[i], ".weight"), {I, hidden}, {}});
     down.push_back({str(at, matrices[ups], ".weight"), {hidden, I}, {}});
   }
-  make(name + "up", {E, static_cast<int64_t>(ups) * I, hidden}, Init::matrix, Split::none, std::move(up));
-  make(name + "down", {E, hidden, I}, Init::output_matrix, Split::none, std::move(down));
+  make(name + "up", {E, static_cast<int64_t>(ups) * I, hidden}, Init::matrix, Split::expert_rows, std::move(up));
+  make(name + "down", {E, hidden, I}, Init::output_matrix, Split::columns, std::move(down));
 }
 
 void TensorList::attention(const std::string& name, const std::string& stored, const AttentionSpec& a,
                            int64_t hidden) {
   const int64_t q = a.q_heads * a.head_dim, kv = a.kv_heads * a.head_dim;
   add(name + "q", {a.output_gate ? 2 * q : q, hidden}, Init::matrix, Split::rows, stored + "q_proj.weight");
-  add(name + "k", {kv, hidden}, Init::matrix, Split::rows, stored + "k_proj.weight");
-  add(name + "v", {kv, hidden}, Init::matrix, Split::rows, stored + "v_proj.weight");
+  add(name + "k", {kv, hidden}, Init::matrix, Split::kv_rows, stored + "k_proj.weight");
+  add(name + "v", {kv, hidden}, Init::matrix, Split::kv_rows, stored + "v_proj.weight");
   add(name + "o", {hidden, q}, Init::output_matrix, Split::columns, stored + "o_proj.weight");
 }
 
@@ -334,18 +334,18 @@ void add_mamba2(TensorList& list, const std::string& name, const std::string& st
       rows.insert(rows.end(), more.begin(), more.end());
     return rows;
   };
-  list.make(name + "qkv", {C, hidden}, Init::matrix, Split::rows, {{proj, all, as_qkv(x)}});
+  list.make(name + "qkv", {C, hidden}, Init::matrix, Split::qkv_rows, {{proj, all, as_qkv(x)}});
   list.make(name + "z", {x, hidden}, Init::matrix, Split::rows, {{proj, all, range(0, x)}});
   list.make(name + "decay", {dt, hidden}, Init::gate_matrix, Split::rows, {{proj, all, range(x + C, x + C + dt)}});
-  list.make(name + "conv", {C, a.conv_width}, Init::matrix, Split::rows,
+  list.make(name + "conv", {C, a.conv_width}, Init::matrix, Split::qkv_rows,
             {{stored + "conv1d.weight", {C, 1, a.conv_width}, as_qkv(0)}});
   if (a.conv_bias)
-    list.make(name + "conv_bias", {C}, Init::bias, Split::rows, {{stored + "conv1d.bias", {C}, as_qkv(0)}});
+    list.make(name + "conv_bias", {C}, Init::bias, Split::qkv_rows, {{stored + "conv1d.bias", {C}, as_qkv(0)}});
   list.add(name + "dt_bias", {dt}, Init::dt_bias, Split::rows, stored + "dt_bias");
   list.add(name + "A_log", {dt}, Init::A_log, Split::rows, stored + "A_log");
   list.add(name + "D", {dt}, Init::D, Split::rows, stored + "D");
   if (!norm.empty())
-    list.add(name + "norm", {a.norm_groups, x / a.norm_groups}, Init::norm, Split::rows, norm, {x});
+    list.add(name + "norm", {a.norm_groups, x / a.norm_groups}, Init::norm, Split::norm_groups, norm, {x});
   list.add(name + "out", {hidden, x}, Init::output_matrix, Split::columns, stored + "out_proj.weight");
 }
 

@@ -81,16 +81,16 @@ std::vector<TensorSpec> tensors_of(const ModelSpec& spec) {
     list.add(layer + "norm", {H}, Init::norm, Split::none, layer + "input_layernorm.weight");
     const std::string name = layer + (spec.layers[l].linear ? "linear." : "attention.");
     if (spec.layers[l].linear) {
-      list.add(name + "qkv", {3 * q, H}, Init::matrix, Split::rows, stored + "query_key_value.weight");
+      list.add(name + "qkv", {3 * q, H}, Init::matrix, Split::qkv_rows, stored + "query_key_value.weight");
       list.add(name + "z", {q, H}, Init::matrix, Split::rows, stored + "g_proj.weight");
-      list.add(name + "norm", {spec.linear.norm_groups, q / spec.linear.norm_groups}, Init::norm, Split::rows,
+      list.add(name + "norm", {spec.linear.norm_groups, q / spec.linear.norm_groups}, Init::norm, Split::norm_groups,
                stored + "g_norm.weight", {q});
       list.add(name + "out", {H, q}, Init::output_matrix, Split::columns, stored + "dense.weight");
     } else {
       const int64_t all = q + 2 * kv;
       list.make(name + "q", {q, H}, Init::matrix, Split::rows, {qkv_rows(stored, all, H, 0, q)});
-      list.make(name + "k", {kv, H}, Init::matrix, Split::rows, {qkv_rows(stored, all, H, q, q + kv)});
-      list.make(name + "v", {kv, H}, Init::matrix, Split::rows, {qkv_rows(stored, all, H, q + kv, all)});
+      list.make(name + "k", {kv, H}, Init::matrix, Split::kv_rows, {qkv_rows(stored, all, H, q, q + kv)});
+      list.make(name + "v", {kv, H}, Init::matrix, Split::kv_rows, {qkv_rows(stored, all, H, q + kv, all)});
       list.add(name + "o", {H, q}, Init::output_matrix, Split::columns, stored + "dense.weight");
     }
     list.add(name + "q_norm", {D}, Init::norm, Split::none, stored + "query_layernorm.weight");

@@ -118,6 +118,20 @@ class Pass {
       });
   }
 
+  // Of heads x [R, H, D], from `first` on, and those of the other ranks the rows of all, [R, heads · D]. Where several
+  // ranks have the same head, one `adds` it.
+  const Tensor& gathered(Buffer& all, int64_t heads, const Tensor& x, int64_t first, bool adds = true) {
+    if (!all) all = activation(heads * x[2]);
+    backend_.fill_zero(all);
+    if (adds) backend_.copy(own_heads(all, first, x), x);
+    backend_.all_reduce(all);
+    return all.tensor();
+  }
+  // In such rows the place of x.
+  Tensor own_heads(const Tensor& all, int64_t first, const Tensor& x) const {
+    return per_head(all.columns(first * x[2], (first + x[1]) * x[2]), x[1]);
+  }
+
   // The residual scheme of one part, which reads x and leaves its output in update_.
   template <class Part>
   void sublayer(Residual scheme, const char* norm_name, const Mix& mix, const Part& part) {
@@ -193,6 +207,8 @@ class Pass {
       backend_.matmul({.x = x, .w = args.router, .out = route_logits_});
       backend_.route(args.route);
       options_.routes->routed(layer_, route_experts_, route_weights_);
+      follow_first_rank(route_experts_);
+      follow_first_rank(route_weights_);
       backend_.experts(args.experts);
     } else {
       backend_.moe(args);
@@ -204,6 +220,12 @@ class Pass {
     if (!m.shared_gate) return backend_.add({update_, shared_});
     const Tensor gate = stack("moe.shared.in").columns(projected, m.gated ? 2 : 1);
     backend_.add_gated({update_, shared_, gate, Activation::sigmoid});
+  }
+
+  // What a hook may have changed on the first rank, on all.
+  void follow_first_rank(const Tensor& rows) {
+    if (spec_.rank > 0) backend_.fill_zero(rows);
+    backend_.all_reduce(rows);
   }
 
   void linear(const Tensor& x, LinearPool& pool, const Tensor& out) {
@@ -283,6 +305,23 @@ class Pass {
                                .skip = a.family == Family::mamba2 ? weight("linear.D") : Tensor()});
     tap_all("linear", {{"qkv", qkv}, {"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}, {"o", o},
                        {"state", pool.state}});
+    gated_norm(z);
+    backend_.matmul({o_, weight("linear.out"), out, a.out_scale});
+  }
+
+  // o_ ← its norm, gated by z.
+  void gated_norm(const Tensor& z) {
+    const LinearSpec& a = spec_.linear;
+    if (a.norm_spans_ranks) {
+      const Tensor o = per_head(o_, a.value_heads);
+      const int64_t first = spec_.rank * a.value_heads;
+      if (a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
+      const Tensor all = per_head(gathered(all_o_, spec_.ranks * a.value_heads, o, first), a.norm_groups);
+      backend_.rms_norm({all, weight("linear.norm"), false, a.norm_eps, all});
+      backend_.copy(o, own_heads(all_o_, first, o));
+      if (!a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
+      return;
+    }
     const int64_t groups = a.norm_groups == 0 ? a.value_heads : std::max(a.norm_groups, 1);
     const Tensor by_group = per_head(o_, groups);
     backend_.gated_norm({.x = by_group,
@@ -292,7 +331,6 @@ class Pass {
                          .activation = a.gate,
                          .out = by_group,
                          .gate_first = a.gate_first});
-    backend_.matmul({o_, weight("linear.out"), out, a.out_scale});
   }
 
   // Convolution, l2 norms and gates of the families that have them.
@@ -341,9 +379,21 @@ class Pass {
     const Tensor q_and_gate = per_head(in.columns(attention_in_, 0), a.q_heads);  // [q | gate] per head
     const Tensor q = per_head(q_rows_, a.q_heads), k = per_head(in.columns(attention_in_, 1), a.kv_heads);
     const Tensor v = per_head(in.columns(attention_in_, 2), a.kv_heads), o = per_head(attended_, a.q_heads);
-    const bool norms = a.qk_norm != QkNorm::none;
-    backend_.qk_norm_append({.q = q_and_gate.columns(0, D),
-                             .k = k,
+    Tensor q_in = q_and_gate.columns(0, D), k_in = k;
+    const bool norm_spans_ranks = a.qk_norm == QkNorm::all_heads && spec_.ranks > 1;
+    if (norm_spans_ranks) {
+      const int64_t kv_heads = spec_.whole->attention.kv_heads, sharing = std::max<int64_t>(spec_.ranks / kv_heads, 1);
+      const int64_t first_q = spec_.rank * a.q_heads, first_k = spec_.rank / sharing * a.kv_heads;
+      const Tensor all_q = gathered(all_q_, spec_.ranks * a.q_heads, q_in, first_q);
+      const Tensor all_k = gathered(all_k_, kv_heads, k, first_k, spec_.rank % sharing == 0);
+      backend_.rms_norm({all_q, weight("attention.q_norm"), spec_.norm_plus_one, spec_.norm_eps, all_q});
+      backend_.rms_norm({all_k, weight("attention.k_norm"), spec_.norm_plus_one, spec_.norm_eps, all_k});
+      q_in = own_heads(all_q, first_q, q_in);
+      k_in = own_heads(all_k, first_k, k);
+    }
+    const bool norms = a.qk_norm != QkNorm::none && !norm_spans_ranks;
+    backend_.qk_norm_append({.q = q_in,
+                             .k = k_in,
                              .v = v,
                              .q_weight = norms ? weight("attention.q_norm") : Tensor(),
                              .k_weight = norms ? weight("attention.k_norm") : Tensor(),
@@ -416,6 +466,7 @@ class Pass {
   Buffer route_logits_, route_weights_, route_experts_, shared_;            // moe
   Buffer linear_in_, conv_, z_, o_, q_, k_, alpha_, g_, beta_;              // linear
   Buffer attention_in_, q_rows_, attended_, latents_;                       // attention
+  Buffer all_o_, all_q_, all_k_;                                            // of all ranks' heads
 };
 
 }  // namespace

@@ -85,8 +85,8 @@ std::vector<TensorSpec> tensors_of(const ModelSpec& spec) {
     const std::string sparse = layer + "block_sparse_moe.";
     const int64_t E = moe.experts, I = moe.inner;
     list.add(layer + "moe.router", {E, H}, Init::router, Split::none, sparse + "router.layer.weight");
-    list.add(layer + "moe.up", {E, 2 * I, H}, Init::matrix, Split::none, sparse + "input_linear.weight");
-    list.add(layer + "moe.down", {E, H, I}, Init::output_matrix, Split::none, sparse + "output_linear.weight");
+    list.add(layer + "moe.up", {E, 2 * I, H}, Init::matrix, Split::expert_rows, sparse + "input_linear.weight");
+    list.add(layer + "moe.down", {E, H, I}, Init::output_matrix, Split::columns, sparse + "output_linear.weight");
     add_fused(list, layer + "moe.shared.", layer + "shared_mlp.", H, moe.shared_inner);
   }
   return list.finish(spec);

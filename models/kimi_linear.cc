@@ -77,8 +77,8 @@ void add_kda(TensorList& list, const ModelSpec& spec, const std::string& name, c
     qkv.push_back({str(stored, letter, "_proj.weight"), {width, H}, {}});
     conv.push_back({str(stored, letter, "_conv1d.weight"), {width, 1, W}, {}});
   }
-  list.make(name + "qkv", {3 * width, H}, Init::matrix, Split::rows, std::move(qkv));
-  list.make(name + "conv", {3 * width, W}, Init::matrix, Split::rows, std::move(conv));
+  list.make(name + "qkv", {3 * width, H}, Init::matrix, Split::qkv_rows, std::move(qkv));
+  list.make(name + "conv", {3 * width, W}, Init::matrix, Split::qkv_rows, std::move(conv));
   list.add(name + "beta", {heads, H}, Init::matrix, Split::rows, stored + "b_proj.weight");
   list.add(name + "decay_down", {a.decay_rank, H}, Init::matrix, Split::none, stored + "f_a_proj.weight");
   list.add(name + "decay", {width, a.decay_rank}, Init::gate_matrix, Split::rows, stored + "f_b_proj.weight");

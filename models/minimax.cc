@@ -62,10 +62,10 @@ std::vector<TensorSpec> tensors_of(const ModelSpec& spec) {
       for (int part = 0; part < 3; ++part)
         for (int64_t h = 0; h < heads; ++h)
           for (int64_t i = 0; i < D; ++i) rows.push_back((3 * h + part) * D + i);
-      list.make(name + "qkv", {3 * width, H}, Init::matrix, Split::rows,
+      list.make(name + "qkv", {3 * width, H}, Init::matrix, Split::qkv_rows,
                 {{stored + "qkv_proj.weight", {3 * width, H}, std::move(rows)}});
       list.add(name + "z", {width, H}, Init::matrix, Split::rows, stored + "output_gate.weight");
-      list.add(name + "norm", {1, width}, Init::norm, Split::none, stored + "norm.weight", {width});
+      list.add(name + "norm", {1, width}, Init::norm, Split::norm_groups, stored + "norm.weight", {width});
       list.add(name + "out", {H, width}, Init::output_matrix, Split::columns, stored + "out_proj.weight");
     } else {
       list.attention(layer + "attention.", stored, spec.attention, H);

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "models/checkpoint.h"
 #include "models/random_weights.h"
+#include "models/tensor_parallel.h"
 
 namespace hypic {
 namespace {
@@ -112,20 +113,59 @@ void Model::allocate() {
 }
 
 Model Model::open(Backend& backend, const std::string& name) {
-  Source source = parse_source(name);
-  if (source.config.empty()) return random(backend, std::move(source.spec), source.seed);
-  const Checkpoint checkpoint(name, source.spec);
-  require_memory(backend, source.spec);
-  Model model(backend, std::move(source.spec),
-              str(fs::canonical(name).string(), ":", checkpoint.stamp(), source.config));
-  model.stored_tensors_ = checkpoint.tensor_count();
-  std::vector<float> values;
-  for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
-    values.resize(tensor.size());
-    checkpoint.read(tensor, values.data());
-    model.put(model.weight(tensor.name), values);
+  Backend* const one = &backend;
+  return open(std::span(&one, 1), name);
+}
+
+Model Model::random(Backend& backend, ModelSpec spec, uint64_t seed) {
+  Backend* const one = &backend;
+  return random(std::span(&one, 1), std::move(spec), seed);
+}
+
+// Every rank's part of a model, tensor by tensor.
+Model Model::make(std::span<Backend* const> ranks, const ModelSpec& spec, const std::string& identity,
+                  const FillFn& fill) {
+  const auto count = static_cast<int>(ranks.size());
+  std::vector<Model> parts;
+  for (int rank = 0; rank < count; ++rank) {
+    ranks[rank]->enter_thread();
+    ModelSpec part = part_of(spec, rank, count);
+    require_memory(*ranks[rank], part);
+    parts.push_back(Model(*ranks[rank], std::move(part), identity));
   }
-  model.put_slopes();
+  const std::vector<TensorSpec> whole = tensor_specs(spec);
+  std::vector<std::vector<TensorSpec>> cut;
+  for (const Model& part : parts) cut.push_back(tensor_specs(part.spec_));
+  for (size_t t = 0; t < whole.size(); ++t)
+    for (int rank = 0; rank < count; ++rank) {
+      ranks[rank]->enter_thread();
+      fill(parts[rank], cut[rank][t], whole[t]);
+    }
+  for (int rank = count - 1; rank >= 0; --rank) {  // the thread stays the first one's
+    ranks[rank]->enter_thread();
+    parts[rank].put_slopes();
+  }
+  Model first = std::move(parts.front());
+  first.peers_.assign(std::make_move_iterator(parts.begin() + 1), std::make_move_iterator(parts.end()));
+  return first;
+}
+
+Model Model::open(std::span<Backend* const> ranks, const std::string& name) {
+  Source source = parse_source(name);
+  if (source.config.empty()) return random(ranks, std::move(source.spec), source.seed);
+  const Checkpoint checkpoint(name, source.spec);
+  std::vector<float> values;
+  std::string read;  // whose they are
+  Model model = make(ranks, source.spec, str(fs::canonical(name).string(), ":", checkpoint.stamp(), source.config),
+                     [&](Model& part, const TensorSpec& tensor, const TensorSpec& whole) {
+                       if (read != whole.name) {
+                         values.resize(whole.size());
+                         checkpoint.read(whole, values.data());
+                         read = whole.name;
+                       }
+                       part.put_part(tensor, whole, values);
+                     });
+  model.stored_tensors_ = checkpoint.tensor_count();
   return model;
 }
 
@@ -170,23 +210,40 @@ void Model::put(const Tensor& weight, const std::vector<float>& values) {
   }
 }
 
-Model Model::random(Backend& backend, ModelSpec spec, uint64_t seed) {
-  require_memory(backend, spec);
-  Model model(backend, std::move(spec), "");
-  model.identity_ = str(kRandom, model.spec_.name, ":", seed);
-  for (const TensorSpec& tensor : tensor_specs(model.spec_)) {
-    const RandomTensor draw = random_tensor(model.spec_, tensor, seed);
-    const Tensor& weight = model.weight(tensor.name);
-    if (draw.values.empty())
-      backend.random_normal({weight, draw.stream, draw.mean, draw.deviation});
-    else
-      model.put(weight, draw.values);
-  }
-  model.put_slopes();
-  return model;
+// Of a tensor's values, those that this part has.
+void Model::put_part(const TensorSpec& tensor, const TensorSpec& whole, const std::vector<float>& values) {
+  if (tensor.cut.ranges.empty()) return put(weight(tensor.name), values);
+  std::vector<float> own;
+  own.reserve(tensor.size());
+  for_each_piece(whole.shape, tensor.cut, [&](const CutPiece& piece) {
+    for (int64_t row = 0; row < piece.rows; ++row) {
+      const auto from = values.begin() + piece.first + row * piece.stride;
+      own.insert(own.end(), from, from + piece.columns);
+    }
+  });
+  put(weight(tensor.name), own);
+}
+
+Model Model::random(std::span<Backend* const> ranks, ModelSpec spec, uint64_t seed) {
+  return make(ranks, spec, str(kRandom, spec.name, ":", seed),
+              [&](Model& part, const TensorSpec& tensor, const TensorSpec& whole) {
+                const RandomTensor draw = random_tensor(spec, whole, seed);
+                if (!draw.values.empty()) return part.put_part(tensor, whole, draw.values);
+                const Tensor all = part.weight(tensor.name).reshape({tensor.size()});
+                int64_t done = 0;
+                // Number i of the stream takes two of its numbers.
+                for_each_piece(whole.shape, tensor.cut, [&](const CutPiece& piece) {
+                  const int64_t end = done + piece.rows * piece.columns;
+                  const uint64_t stream = draw.stream + 2 * static_cast<uint64_t>(piece.first);
+                  part.backend().random_normal(
+                      {all.rows(done, end), stream, draw.mean, draw.deviation, piece.columns, piece.stride});
+                  done = end;
+                });
+              });
 }
 
 void write_model(const Model& model, const std::string& folder, DType dtype) {
+  HYPIC_CHECK(!model.spec().whole, "only whole models are written");
   fs::create_directories(folder);
   std::vector<std::vector<float>> values;
   for (const TensorSpec& tensor : tensor_specs(model.spec())) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +41,15 @@ class Model {
   // Random weights for any spec.
   static Model random(Backend& backend, ModelSpec spec, uint64_t seed);
 
+  // The same for a tensor-parallel group, each backend being one of its ranks: the first one's part, with the others'
+  // as peers(). Loads all on this thread, a tensor at a time, so that a host holds each once and a device its part.
+  // Error: part_of.
+  static Model open(std::span<Backend* const> ranks, const std::string& name_or_folder);
+  static Model random(std::span<Backend* const> ranks, ModelSpec spec, uint64_t seed);
+
   Backend& backend() const { return *backend_; }
-  const ModelSpec& spec() const { return spec_; }
+  const ModelSpec& spec() const { return spec_; }  // of a rank: its part
+  std::span<const Model> peers() const { return peers_; }  // of the first rank: the others, in order
   // What cache keys carry, so that residues of two models never meet.
   const std::string& identity() const { return identity_; }
   // Tensors of the checkpoint it was read from, those of no use to a text model too; 0 of random weights.
@@ -55,9 +64,13 @@ class Model {
 
  private:
   Model(Backend& backend, ModelSpec spec, std::string identity);
+  using FillFn = std::function<void(Model& part, const TensorSpec& tensor, const TensorSpec& whole)>;
+  static Model make(std::span<Backend* const> ranks, const ModelSpec& spec, const std::string& identity,
+                    const FillFn& fill);
   void allocate();
   void put_slopes();
   void put(const Tensor& weight, const std::vector<float>& values);
+  void put_part(const TensorSpec& tensor, const TensorSpec& whole, const std::vector<float>& values);
 
   Backend* backend_;
   ModelSpec spec_;
@@ -66,6 +79,7 @@ class Model {
   std::vector<Buffer> memory_;
   std::map<std::string, Tensor> weights_;
   std::map<std::string, Stack> stacks_;
+  std::vector<Model> peers_;
 };
 
 // Writes a model's folder, its config.json and model.safetensors in float32 or bfloat16. `backend` must be a CPU backend.

@@ -29,11 +29,11 @@ void add_linear(TensorList& list, const ModelSpec& spec, const std::string& name
   const LinearSpec& a = spec.linear;
   const int64_t H = spec.hidden, keys = a.key_heads * a.key_dim, values = a.value_heads * a.value_dim,
                 W = a.conv_width, C = a.conv_channels();
-  list.make(name + "qkv", {C, H}, Init::matrix, Split::rows,
+  list.make(name + "qkv", {C, H}, Init::matrix, Split::qkv_rows,
             {{stored + "q_proj.weight", {keys, H}, {}},
              {stored + "k_proj.weight", {keys, H}, {}},
              {stored + "v_proj.weight", {values, H}, {}}});
-  list.make(name + "conv", {C, W}, Init::matrix, Split::rows,
+  list.make(name + "conv", {C, W}, Init::matrix, Split::qkv_rows,
             {{stored + "q_conv1d.weight", {keys, 1, W}, {}},
              {stored + "k_conv1d.weight", {keys, 1, W}, {}},
              {stored + "v_conv1d.weight", {values, 1, W}, {}}});
@@ -68,8 +68,8 @@ std::vector<TensorSpec> tensors_of(const ModelSpec& spec) {
     } else {
       const std::string name = layer + "attention.", stored = layer + "self_attn.";
       list.attention(name, stored, a, H);
-      list.add(name + "q_norm", {a.q_heads * a.head_dim}, Init::norm, Split::rows, stored + "q_norm.weight");
-      list.add(name + "k_norm", {a.kv_heads * a.head_dim}, Init::norm, Split::rows, stored + "k_norm.weight");
+      list.add(name + "q_norm", {a.q_heads * a.head_dim}, Init::norm, Split::none, stored + "q_norm.weight");
+      list.add(name + "k_norm", {a.kv_heads * a.head_dim}, Init::norm, Split::none, stored + "k_norm.weight");
     }
     list.add(layer + "ffn_norm", {H}, Init::norm, Split::none,
              layer + (linear ? "feedforward_layer_norm.weight" : "post_feedforward_layernorm.weight"));

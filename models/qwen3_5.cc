@@ -113,7 +113,7 @@ std::vector<TensorSpec> qwen_tensors(const ModelSpec& spec,
       const LinearSpec& a = spec.linear;
       const std::string name = layer + "linear.", stored = layer + "linear_attn.";
       linear(list, spec, name, stored);
-      list.add(name + "conv", {a.conv_channels(), a.conv_width}, Init::matrix, Split::rows,
+      list.add(name + "conv", {a.conv_channels(), a.conv_width}, Init::matrix, Split::qkv_rows,
                stored + "conv1d.weight", {a.conv_channels(), 1, a.conv_width});
       list.add(name + "dt_bias", {a.value_heads}, Init::dt_bias, Split::rows, stored + "dt_bias");
       list.add(name + "A_log", {a.value_heads}, Init::A_log, Split::rows, stored + "A_log");
@@ -139,7 +139,7 @@ void add_qwen3_5_projections(TensorList& list, const ModelSpec& spec, const std:
                              const std::string& stored) {
   const LinearSpec& a = spec.linear;
   const int64_t H = spec.hidden, heads = a.value_heads;
-  list.add(name + "qkv", {a.conv_channels(), H}, Init::matrix, Split::rows, stored + "in_proj_qkv.weight");
+  list.add(name + "qkv", {a.conv_channels(), H}, Init::matrix, Split::qkv_rows, stored + "in_proj_qkv.weight");
   list.add(name + "z", {heads * a.value_dim, H}, Init::matrix, Split::rows, stored + "in_proj_z.weight");
   list.add(name + "beta", {heads, H}, Init::matrix, Split::rows, stored + "in_proj_b.weight");
   list.add(name + "decay", {heads, H}, Init::gate_matrix, Split::rows, stored + "in_proj_a.weight");

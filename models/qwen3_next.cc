@@ -28,7 +28,7 @@ void add_projections(TensorList& list, const ModelSpec& spec, const std::string&
     qkv.insert(qkv.end(), more.begin(), more.end());
   const std::string qkvz = stored + "in_proj_qkvz.weight", ba = stored + "in_proj_ba.weight";
   const std::vector<int64_t> qkvz_shape = {a.key_heads * stride, H}, ba_shape = {2 * a.value_heads, H};
-  list.make(name + "qkv", {a.conv_channels(), H}, Init::matrix, Split::rows, {{qkvz, qkvz_shape, qkv}});
+  list.make(name + "qkv", {a.conv_channels(), H}, Init::matrix, Split::qkv_rows, {{qkvz, qkvz_shape, qkv}});
   list.make(name + "z", {a.value_heads * a.value_dim, H}, Init::matrix, Split::rows,
             {{qkvz, qkvz_shape, rows(stride, 2 * dk + dv, dv)}});
   list.make(name + "beta", {a.value_heads, H}, Init::matrix, Split::rows,

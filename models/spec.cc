@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/json.h"
 #include "models/architecture.h"
+#include "models/tensor_parallel.h"
 
 namespace hypic {
 namespace {
@@ -86,7 +87,10 @@ int64_t TensorSpec::size() const {
 }
 
 std::vector<TensorSpec> tensor_specs(const ModelSpec& spec) {
-  return architecture_of(spec).tensors(spec);
+  if (!spec.whole) return architecture_of(spec).tensors(spec);
+  std::vector<TensorSpec> tensors = tensor_specs(*spec.whole);
+  for (TensorSpec& tensor : tensors) cut(tensor, spec);
+  return tensors;
 }
 
 std::vector<StackSpec> stack_specs(const ModelSpec& spec) {

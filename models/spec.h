@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -63,6 +65,7 @@ struct LinearSpec {
   int gate_rank = 0;   // and the output gate's; 0: directly
   // The norm of o: one weight for every head (0), or groups of all heads with a weight of their own; −1: none.
   int norm_groups = 0;
+  bool norm_spans_ranks = false;  // the groups are those of all ranks together
   double norm_eps = 1e-6;
   bool gate_first = false;             // norm(o ⊙ gate), not norm(o) ⊙ gate
   Activation gate = Activation::silu;  // of the output gate
@@ -139,13 +142,31 @@ struct ModelSpec {
   MoeSpec moe;
   std::vector<double> slopes;  // lightning: decay e^−s of each layer's heads, [layers · heads]
 
+  // A tensor-parallel rank's part, by part_of(): heads and inner sizes above are its own, and this is the whole model.
+  std::shared_ptr<const ModelSpec> whole;
+  int rank = 0, ranks = 1;
+
   int layer_count() const { return static_cast<int>(layers.size()); }
   int linear_layers() const;
   int attention_layers() const;
 };
 
-// How a tensor is shared among tensor-parallel ranks.
-enum class Split : uint8_t { none, rows, columns };
+// Which part of a tensor a tensor-parallel rank has.
+enum class Split : uint8_t {
+  none,         // all of it
+  rows,         // of the first axis, its share
+  columns,      // of the last axis
+  qkv_rows,     // [q | k | v] of linear attention: of each the rows of its heads
+  kv_rows,      // the rows of its KV heads; several ranks have the same one where there are fewer
+  norm_groups,  // rows, or all of it where there are no whole groups for each rank
+  expert_rows,  // [E, parts · I, N]: of each part of an expert its share
+};
+
+// The parts of one axis that a rank has, in this order; all of the tensor where there are none.
+struct Cut {
+  int axis = 0;
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // [begin, end)
+};
 
 // How `random:` fills a tensor; see random_weights.h.
 enum class Init : uint8_t {
@@ -183,12 +204,21 @@ struct TensorSpec {
   // in their shapes counts. The first is also how a checkpoint is written.
   std::vector<std::vector<Piece>> sources;
 
+  Cut cut = {};  // of a rank's part: what `shape` has of the tensor that the sources make
+
   int64_t size() const;
   bool in_state_dtype() const { return init >= Init::router_bias; }
 };
 
-// Every tensor that a model has, in the order of its layers.
+// Every tensor that a model has, in the order of its layers. Of a rank's part: the same, cut.
 std::vector<TensorSpec> tensor_specs(const ModelSpec& spec);
+
+// What one of `ranks` tensor-parallel ranks computes of a model: its share of the heads, of the channels of the
+// convolution and of every inner size, experts' too; layer norms, routers, embedding and head in full. KV heads, and
+// key heads of linear attention, are the same on several ranks where there are fewer. Sublayers' outputs are summed by
+// Backend::all_reduce, so the residual stream and the logits are the same on all.
+// Error: something of which no rank can have its share.
+ModelSpec part_of(const ModelSpec& whole, int rank, int ranks);
 
 // Matrices that read the same input. A model keeps them as rows of one, so that one product serves them all.
 struct StackSpec {

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "reference/group.h"
 #include "reference/memory.h"
 #include "reference/ops/attention.h"
 #include "reference/ops/causal_conv.h"
@@ -25,6 +27,9 @@ namespace {
 template <class T>
 class CpuBackend final : public Backend {
  public:
+  CpuBackend() = default;
+  CpuBackend(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+
   std::string_view name() const override { return sizeof(T) == 8 ? "cpu64" : "cpu"; }
   DType compute_dtype() const override { return kDTypeOf<T>; }
   DType state_dtype() const override { return kDTypeOf<T>; }
@@ -93,6 +98,15 @@ class CpuBackend final : public Backend {
   void experts(const ExpertsArgs& a) override { reference::experts<T>(a); }
   void gather_rows(const GatherRowsArgs& a) override { reference::gather_rows<T>(a); }
   void sample(const SampleArgs& a) override { reference::sample<T>(a); }
+  void all_reduce(const Tensor& tensor) override {
+    if (group_) group_->all_reduce(rank_, tensor);
+  }
+  void leave_group() noexcept override {
+    if (group_) group_->meeting.leave(rank_);
+  }
+  void rejoin_group() override {
+    if (group_) group_->meeting.rejoin(rank_);
+  }
 
  private:
   // An empty vector may have no address, which memmove would not take.
@@ -105,11 +119,23 @@ class CpuBackend final : public Backend {
   }
   const ChainTable* table_ = nullptr;
   MemoryUse use_;
+  const std::shared_ptr<Group> group_;  // none: alone
+  const int rank_ = 0;
 };
+
+template <class T>
+std::vector<std::unique_ptr<Backend>> make_ranks(int ranks) {
+  const auto group = std::make_shared<Group>(ranks);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int rank = 0; rank < ranks; ++rank) backends.push_back(std::make_unique<CpuBackend<T>>(group, rank));
+  return backends;
+}
 
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend<float>>(); }
 std::unique_ptr<Backend> make_cpu64_backend() { return std::make_unique<CpuBackend<double>>(); }
+std::vector<std::unique_ptr<Backend>> make_cpu_ranks(int ranks) { return make_ranks<float>(ranks); }
+std::vector<std::unique_ptr<Backend>> make_cpu64_ranks(int ranks) { return make_ranks<double>(ranks); }
 
 }  // namespace hypic::reference

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/backend.h"
 
@@ -10,5 +11,9 @@ namespace hypic::reference {
 
 std::unique_ptr<Backend> make_cpu_backend();
 std::unique_ptr<Backend> make_cpu64_backend();
+
+// The ranks of a tensor-parallel group, each for a thread of its own. all_reduce sums in the order of ranks.
+std::vector<std::unique_ptr<Backend>> make_cpu_ranks(int ranks);
+std::vector<std::unique_ptr<Backend>> make_cpu64_ranks(int ranks);
 
 }  // namespace hypic::reference

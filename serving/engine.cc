@@ -41,6 +41,9 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
               pools.pages <= kMostTokens / pools.page_size,
           "pools of ", pools.state_slots, " state slots, ", pools.operator_slots, " operator slots and ", pools.pages,
           " pages of ", pools.page_size, " tokens are too large");
+  // When a copy to another tier arrives is not the same on all ranks, so neither would be what they find.
+  require(model.spec().ranks == 1 || (options.cache.host_bytes == 0 && options.cache.disk_folder.empty()),
+          "a tensor-parallel group caches on its devices only: no --host-cache and no --disk-cache");
   const Backend& backend = model.backend();
   const MemoryNeed need = memory_need(model.spec(), backend.compute_dtype(), backend.state_dtype(),
                                       pools, options.max_rows);
@@ -279,10 +282,125 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       states_("state slot", options.pools.state_slots),
       cache_(str(model.identity(), "|", hex(Sha256().add(model.spec().config).digest()), "|",
                  model.backend().name(), "|", name_of(model.backend().compute_dtype()), "|",
-                 name_of(options.cache.format), "|rank 0 of 1"),
-             model, pools_, pages_, operators_, states_, options.cache) {}
+                 name_of(options.cache.format), "|rank ", model.spec().rank, " of ", model.spec().ranks),
+             model, pools_, pages_, operators_, states_, options.cache) {
+  if (model.peers().empty()) return;
+  std::vector<Backend*> ranks = {&model.backend()};
+  for (const Model& peer : model.peers()) ranks.push_back(&peer.backend());
+  threads_ = std::make_unique<RankThreads>(std::move(ranks));
+  peers_.resize(model.peers().size());
+  EngineOptions of_peer = options;
+  of_peer.cache.on_change = {};
+  const auto errors = threads_->run([&](int rank) {
+    if (rank > 0) peers_[rank - 1] = std::make_unique<Engine>(model.peers()[rank - 1], of_peer);
+  });
+  if (const std::exception_ptr error = cause(errors)) std::rethrow_exception(error);
+}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (threads_)
+    threads_->run([&](int rank) {
+      if (rank > 0) peers_[rank - 1].reset();
+    });
+}
+
+namespace {
+
+// What the ranks of a group must have in common.
+Tokens in_common(const RunResult& result) {
+  Tokens tokens;
+  for (const Response& response : result.responses)
+    tokens.insert(tokens.end(), response.tokens.begin(), response.tokens.end());
+  return tokens;
+}
+std::vector<uint64_t> in_common(const std::vector<Submitted>& submitted) {
+  std::vector<uint64_t> tickets;
+  for (const Submitted& one : submitted) tickets.push_back(one.ticket);
+  return tickets;
+}
+std::vector<std::tuple<uint64_t, int32_t, bool>> in_common(const std::vector<Progress>& progress) {
+  std::vector<std::tuple<uint64_t, int32_t, bool>> all;
+  for (const Progress& one : progress) all.emplace_back(one.ticket, one.token, one.last);
+  return all;
+}
+int64_t in_common(const Counters& counters) { return counters.computed(); }
+bool in_common(bool one) { return one; }
+
+// In place of a watcher, on ranks that nobody watches: they enqueue what the watched one does.
+class Unwatched final : public Tap, public RouteHook {
+  void see(const std::string&, const Tensor&) override {}
+  void begin(const ChainTable&) override {}
+  void routed(int, const Tensor&, const Tensor&) override {}
+};
+
+}  // namespace
+
+RunOptions Engine::watched(const RunOptions& options) const {
+  if (model_.spec().rank == 0) return options;
+  static Unwatched nobody;
+  RunOptions own = options;
+  own.hooks = nullptr;
+  own.sink = nullptr;
+  if (own.tap) own.tap = &nobody;
+  if (own.routes) own.routes = &nobody;
+  return own;
+}
+
+// work(engine) of every rank's engine; the first one's result.
+template <class Work>
+auto Engine::on_all_ranks(const Work& work) {
+  if (!threads_) return work(*this);
+  const auto engine = [&](int rank) -> Engine& { return rank == 0 ? *this : *peers_[rank - 1]; };
+  std::vector<std::optional<decltype(work(*this))>> results(1 + peers_.size());
+  const auto errors = threads_->run([&](int rank) { results[rank].emplace(work(engine(rank))); });
+  const std::exception_ptr error = cause(errors);
+  const bool agree = !error && std::all_of(results.begin(), results.end(), [&](const auto& result) {
+    return in_common(*result) == in_common(*results[0]);
+  });
+  if (agree) return std::move(*results[0]);
+  if (!error || !all_alike(errors))
+    threads_->run([&](int rank) {
+      Engine& own = engine(rank);
+      own.next_.reset();
+      own.live_.clear();
+      own.cache_.flush();
+    });
+  if (error) std::rethrow_exception(error);
+  throw InternalError("the ranks of a tensor-parallel group have come to different results");
+}
+
+RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options) {
+  return on_all_ranks([&](Engine& own) { return own.run_own(requests, mode, own.watched(options)); });
+}
+
+std::vector<Submitted> Engine::submit(const std::vector<Request>& requests, const Mode& mode) {
+  return on_all_ranks([&](Engine& own) { return own.submit_own(requests, mode); });
+}
+
+std::vector<Progress> Engine::step() {
+  return on_all_ranks([](Engine& own) { return own.step_own(); });
+}
+
+void Engine::cancel(uint64_t ticket) {
+  on_all_ranks([&](Engine& own) { return own.cancel_own(ticket), true; });
+}
+
+Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
+  return on_all_ranks([&](Engine& own) { return own.warm_own(segments, mode, own.watched(options)); });
+}
+
+void Engine::flush() {
+  on_all_ranks([](Engine& own) { return own.cache_.flush(), true; });
+}
+
+bool Engine::evict_one() {
+  return on_all_ranks([](Engine& own) { return own.cache_.evict_one(); });
+}
+
+void Engine::receive_from(ResidueSource* source) {
+  HYPIC_CHECK(!source || model_.spec().ranks == 1, "residues of a tensor-parallel group from elsewhere");
+  source_ = source;
+}
 
 // Free slots; entries that are not in use make room.
 std::vector<int32_t> Engine::take(Slots& slots, int64_t count) {
@@ -302,8 +420,7 @@ PlanInput Engine::plan_input(const Mode& mode) const {
   return input;
 }
 
-RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
-                      const RunOptions& options) {
+RunResult Engine::run_own(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options) {
   HYPIC_CHECK(idle(), "run() beside requests that were submitted");
   Batch& batch = *live_.emplace_back(plan(requests, mode, options));
   while (!batch.finished()) advance();
@@ -317,20 +434,20 @@ RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode,
   return result;
 }
 
-std::vector<Submitted> Engine::submit(const std::vector<Request>& requests, const Mode& mode) {
+std::vector<Submitted> Engine::submit_own(const std::vector<Request>& requests, const Mode& mode) {
   Batch& batch = *live_.emplace_back(plan(requests, mode, {}));
   std::vector<Submitted> submitted;
   for (const Running& r : batch.running) submitted.push_back({r.ticket, r.response.reused});
   return submitted;
 }
 
-std::vector<Progress> Engine::step() {
+std::vector<Progress> Engine::step_own() {
   const std::vector<Progress> progress = advance();
   if (std::erase_if(live_, [](const auto& batch) { return batch->finished(); }) > 0) make_room_ahead();
   return progress;
 }
 
-void Engine::cancel(uint64_t ticket) {
+void Engine::cancel_own(uint64_t ticket) {
   for (auto batch = live_.begin(); batch != live_.end(); ++batch) {
     std::vector<Running>& running = (*batch)->running;
     const auto found =
@@ -519,7 +636,7 @@ void Engine::end_prefill(Batch& batch) {
   batch.release_build_states();
 }
 
-Counters Engine::warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
+Counters Engine::warm_own(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options) {
   Batch batch(*this, mode, options);
   std::vector<SegmentCache::Pin> pins;
   std::vector<int32_t> residues;  // by segment
@@ -901,9 +1018,16 @@ void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows, std
     draws.upload(backend, rows, 0);
     backend.sample(draws.args(logits, out));
   }
+  follow_first_rank(out);
   Tokens tokens(n);
   backend.download(tokens.data(), out);
   append(rows, tokens.data(), logits, progress);
+}
+
+// Ranks go on with one rank's tokens, whatever the others' logits: where one ended earlier, the others would wait for it.
+void Engine::follow_first_rank(const Tensor& tokens) const {
+  if (model_.spec().rank > 0) model_.backend().fill_zero(tokens);
+  model_.backend().all_reduce(tokens);
 }
 
 // Appends to each row's response its token, sampled from these logits.
@@ -999,6 +1123,7 @@ void Engine::begin(Step& step) {
   backend.replay(str(drawn ? "decode drawn|" : "decode|", serial_, "|", logits.data, "|", tokens.data), [&] {
     enqueue_forward(model_, pools_, step.inputs, logits);
     backend.sample(drawn ? decode_draws_->args(logits, tokens) : SampleArgs{.logits = logits, .out = tokens});
+    follow_first_rank(tokens);
   });
   step.begun = true;
   backend.download_async(step.tokens, tokens);
@@ -1046,6 +1171,7 @@ std::vector<std::vector<double>> Engine::download_state(int32_t slot) const {
 }
 
 void Engine::check_integrity() const {
+  for (const auto& peer : peers_) peer->check_integrity();
   cache_.check_integrity();
   const auto [pages, operators, states] = cache_.held();
   HYPIC_CHECK(pages_.in_use() == pages, pages_.in_use(), " pages in use, the cache holds ", pages);

@@ -14,6 +14,7 @@
 #include "models/pools.h"
 #include "serving/mode.h"
 #include "serving/planner.h"
+#include "serving/rank_threads.h"
 #include "serving/residue_stream.h"
 #include "serving/segment_cache.h"
 #include "serving/slots.h"
@@ -98,10 +99,13 @@ struct Progress {
   bool last = false;  // the ticket is of no more use
 };
 
+// Of a model with peers, the engine of a tensor-parallel group: one such engine a rank, each on a thread of its own with
+// its own pools and cache, which all do the same. What is told, watched and counted is the first rank's. What fails on
+// one rank ends on all, and empties all caches unless all failed alike.
 class Engine {
  public:
   // OutOfMemory, with the arithmetic, where weights, pools and the activations of one forward are more
-  // than options.memory_bytes or what the backend has.
+  // than options.memory_bytes or what the backend has. Error: tiers below the device in a tensor-parallel group.
   Engine(const Model& model, const EngineOptions& options);
   ~Engine();
 
@@ -143,12 +147,13 @@ class Engine {
   // Where run and submit ask for the residues that are not cached, from now on; nullptr: nowhere. What comes from there
   // is placed layer by layer, while the forward that needs it runs; what does not come after all is computed here, and
   // the prompts that are under way with it begin anew. Answers never depend on it. It outlives what was submitted.
-  void receive_from(ResidueSource* source) { source_ = source; }
+  // Not in a tensor-parallel group.
+  void receive_from(ResidueSource* source);
   int64_t restarts() const { return restarts_; }  // for what did not come
 
-  // Also while a request runs, from its tap or hooks: see SegmentCache.
-  void flush() { cache_.flush(); }
-  bool evict_one() { return cache_.evict_one(); }
+  // Also while a request runs, from its tap or hooks, but in a tensor-parallel group: see SegmentCache.
+  void flush();
+  bool evict_one();
   void persist() { cache_.persist(); }
   void drain() { cache_.drain(); }
   CacheUsage usage() const { return cache_.usage(); }
@@ -168,6 +173,14 @@ class Engine {
   class Hooks;
   struct NotComing {};
 
+  template <class Work>
+  auto on_all_ranks(const Work& work);
+  RunOptions watched(const RunOptions& options) const;
+  RunResult run_own(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
+  std::vector<Submitted> submit_own(const std::vector<Request>& requests, const Mode& mode);
+  std::vector<Progress> step_own();
+  void cancel_own(uint64_t ticket);
+  Counters warm_own(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options);
   std::unique_ptr<Batch> plan(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
   std::vector<Progress> advance();
   void make_room_ahead();
@@ -191,6 +204,7 @@ class Engine {
   void store_builds(Batch& batch);
   void store_prefixes(Batch& batch);
   void sample(const Tensor& logits, const std::vector<Running*>& rows, std::vector<Progress>& progress);
+  void follow_first_rank(const Tensor& tokens) const;
   void append(const std::vector<Running*>& rows, const int32_t* tokens, const Tensor& logits,
               std::vector<Progress>& progress);
   void decode(std::vector<Progress>& progress);
@@ -225,6 +239,9 @@ class Engine {
   uint64_t last_ticket_ = 0;
   std::list<std::unique_ptr<Batch>> live_;  // the oldest first
   std::unique_ptr<Step> next_;              // of decode, where it is planned or begun ahead
+
+  std::vector<std::unique_ptr<Engine>> peers_;  // of the first rank: those of the others
+  std::unique_ptr<RankThreads> threads_;
 };
 
 }  // namespace hypic

@@ -29,6 +29,7 @@ int64_t buffers_of_a_row(const ModelSpec& spec, int64_t c, int64_t s) {
     numbers += 2 * int64_t{a.conv_channels()} + 2 * values + 2 * keys + a.decay_rank + a.gate_rank +
                decays + a.value_heads;  // qkv, conv, z, o, q, k, alpha, beta
     state_numbers += decays + a.value_heads;
+    if (a.norm_spans_ranks) numbers += spec.ranks * values;
   }
   if (spec.attention_layers() > 0) {
     const AttentionSpec& a = spec.attention;
@@ -36,6 +37,8 @@ int64_t buffers_of_a_row(const ModelSpec& spec, int64_t c, int64_t s) {
       numbers += int64_t{a.q_heads} * (a.head_dim + a.key_width() + a.latent_dim + a.value_dim) + a.key_width();
     else
       numbers += int64_t{a.q_heads} * a.head_dim * (a.output_gate ? 4 : 3) + 2 * int64_t{a.kv_heads} * a.head_dim;
+    if (a.qk_norm == QkNorm::all_heads && spec.ranks > 1)
+      numbers += (int64_t{spec.whole->attention.q_heads} + spec.whole->attention.kv_heads) * a.head_dim;
   }
   return numbers * c + state_numbers * s + indices * 4;
 }

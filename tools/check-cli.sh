@@ -32,6 +32,9 @@ expect 2 "no such file" run no/such.json --out "$out/a"
 expect 2 "--rung: only of --backend cuda or cuda32, not of cpu" conformance --backend cpu --rung plain
 expect 2 "--rung: must be plain or fast" run suites/quick.json --backend cuda --rung best
 expect 0 "SKIP" run suites/multi_gpu.json --out "$out/g"
+expect 2 "3 ranks cannot share 4 value heads" ttft --tensor-parallel 3 --out "$out/g"
+expect 2 "--devices: must name a device for each of 2 ranks, names 1" ttft --tensor-parallel 2 --devices 0 --out "$out/g"
+expect 2 "no --host-cache" serve --tensor-parallel 2 --host-cache 1
 expect 2 "time-budget" run suites/quick.json --time-budget x
 expect 2 "must not be negative" run suites/quick.json --time-budget=-1
 expect 2 "no case's name contains" run suites/quick.json --filter zzz --dry-run

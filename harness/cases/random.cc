@@ -44,6 +44,20 @@ void numbers(Context& c) {
       t.identical(str(n, " numbers, compute dtype"), weights, want);
       t.identical(str(n, " numbers, state dtype"), gates, want);
     }
+  // Columns 5 … 11 of rows of 19.
+  constexpr int64_t kRows = 300, kColumns = 7, kStride = 19, kFirst = 5;
+  constexpr uint64_t kStream = 99;
+  Array want({kRows, kColumns});
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    const auto n = static_cast<uint64_t>(kFirst + i / kColumns * kStride + i % kColumns);
+    const double u = SplitMix(kStream + 2 * n).uniform(), v = SplitMix(kStream + 2 * n + 1).uniform();
+    want.data[i] = static_cast<float>(std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v));
+  }
+  want = rounded(want, DType::bf16);
+  Trial t(c, 112);
+  const Tensor part = t.output("part", {kRows, kColumns});
+  t.call([&](Backend& b) { b.random_normal({part, kStream + 2 * kFirst, 0, 1, kColumns, kStride}); });
+  t.identical("a part of a larger tensor", part, want);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 struct Options {
   RunSettings settings;
   std::string model = kDefaultModel, backend = "cpu", modes;
+  RankOptions ranks;
   std::string tasks, datasets;
   int64_t segments = 8, tokens = 64, batch = 32, states = 0, seed = 7;
   std::optional<int64_t> rows, max_tokens, new_tokens;
@@ -48,6 +49,7 @@ Suite suite_of(const Options& options) {
   c.driver = "quality";
   c.parameters = {{"model", options.model}, {"backend", options.backend}, {"cells", cells},
                   {"batch", options.batch}, {"states", options.states},   {"seed", options.seed}};
+  options.ranks.add_to(c.parameters, options.backend);
   if (!options.modes.empty()) c.parameters["modes"] = at_commas("--modes", options.modes);
   Suite suite;
   suite.path = "quality";
@@ -82,6 +84,7 @@ void add_quality(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--model", options->model,
                       "random:NAME[:SEED], a folder, or OWNER/NAME in the Hub's cache (default random:qwen3.5-tiny)");
   add_backend_options(*command, options->backend, "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  add_rank_options(*command, options->ranks);
   CLI::Option* tasks =
       command->add_option("--task", options->tasks,
                           "Synthetic tasks, commas between: fact, two_hop, headlines, figures, distance, latest");

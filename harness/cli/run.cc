@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/kernel_process.h"
+#include "harness/model_choice.h"
 #include "harness/runner.h"
 #include "reports/text.h"
 #include "reports/write.h"
@@ -147,6 +149,40 @@ void add_backend_options(CLI::App& command, std::string& backend, const std::str
     backend = with_kernel(backend, kernels->file);
     kernel_process::limit_seconds(kernels->seconds);
   });
+}
+
+std::vector<int64_t> RankOptions::given() const {
+  std::vector<int64_t> numbers;
+  if (devices.empty()) return numbers;
+  for (const std::string& part : at_commas("--devices", devices)) {
+    int64_t number = -1;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    require(error == std::errc{} && stop == part.data() + part.size() && 0 <= number && number < kMostRanks,
+            "--devices: must be numbers of GPUs with commas between, is ", devices);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<int> RankOptions::chosen(const std::string& backend) const {
+  std::vector<int> all = rank_devices(count, given(), "--devices");
+  require_gpus({.backend = backend, .devices = all});
+  return all;
+}
+
+void RankOptions::add_to(nlohmann::json& parameters, const std::string& backend) const {
+  chosen(backend);
+  if (count > 1) parameters["tensor_parallel"] = count;
+  if (!devices.empty()) parameters["devices"] = given();
+}
+
+void add_rank_options(CLI::App& command, RankOptions& ranks) {
+  command
+      .add_option("--tensor-parallel", ranks.count,
+                  "Ranks that share the model, each on a GPU of its own (default 1; docs/tensor-parallel.md)")
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
+  command.add_option("--devices", ranks.devices,
+                     "Their GPUs, commas between (default 0,1,…); the same one for all tries them on one GPU");
 }
 
 void add_run(CLI::App& app, int& status, const std::string& command_line) {

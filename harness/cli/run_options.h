@@ -2,7 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,20 @@ int run_and_show(const std::string& command, const std::function<Suite()>& suite
 
 // On the terminal: the first `texts` columns to the left, numbers to the right.
 void print(const Table& table, size_t texts);
+
+// Tensor-parallel ranks, and the GPU of each.
+struct RankOptions {
+  int64_t count = 1;
+  std::string devices;
+
+  std::vector<int64_t> given() const;  // by --devices; Error: no numbers
+  // Of ModelChoice. Error: another number of devices than ranks, more GPUs than this machine has.
+  std::vector<int> chosen(const std::string& backend) const;
+  // As parameters of a case.
+  void add_to(nlohmann::json& parameters, const std::string& backend) const;
+};
+// Adds --tensor-parallel and --devices.
+void add_rank_options(CLI::App& command, RankOptions& ranks);
 
 // Adds --backend, --rung and --kernel; `backend` receives all, as make_backend takes it.
 void add_backend_options(CLI::App& command, std::string& backend, const std::string& help);

@@ -3,8 +3,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "harness/backends.h"
 #include "harness/cli/commands.h"
+#include "harness/cli/run_options.h"
 #include "harness/cli/serving_options.h"
 #include "serving/scheduler.h"
 
@@ -14,11 +14,13 @@ namespace {
 struct Options {
   EngineChoice engine;
   DoorChoice door;
+  RankOptions ranks;
 };
 
 int serve(Options& options) {
   const sigset_t signals = block_signals();
-  auto& [chosen, door] = options;
+  auto& [chosen, door, ranks] = options;
+  const std::vector<int> devices = ranks.chosen(chosen.backend);
   const std::string path = model_path(chosen.model);
   const ModelSpec spec = spec_of(path);
   complete(chosen, spec);
@@ -26,13 +28,13 @@ int serve(Options& options) {
   const SchedulerOptions scheduling{.mode = mode_named(chosen.mode),
                                     .max_waiting = door.max_waiting,
                                     .prompt_rows = chosen.engine.max_rows};
-  const std::unique_ptr<Backend> backend = make_backend(chosen.backend);
-  const Model model = Model::open(*backend, path);
-  Engine engine(model, chosen.engine);
+  const OpenModel open({path, chosen.backend, devices});
+  Engine engine(open.model(), chosen.engine);
   const PoolSizes& pools = chosen.engine.pools;
   door.server.info = nlohmann::ordered_json{{"model", door.server.model},
                                        {"model_type", spec.model_type},
-                                       {"backend", backend->name()},
+                                       {"backend", open.backend().name()},
+                                       {"tensor_parallel", ranks.count},
                                        {"mode", scheduling.mode.name},
                                        {"chat_template", name_of(door.server.api.chat)},
                                        {"tokenizer", door.server.tokenizer.has_value()},
@@ -61,6 +63,7 @@ void add_serve(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's clients speak it");
   const auto options = std::make_shared<Options>();
   add_engine_options(*command, options->engine);
+  add_rank_options(*command, options->ranks);
   add_door_options(*command, options->door);
   command->callback([options, &status] { status = serve(*options); });
 }

@@ -16,6 +16,7 @@ namespace {
 struct Options {
   RunSettings settings;
   std::string model = "random:qwen3.5-tiny", backend = "cpu";
+  RankOptions ranks;
   Workload workload;
   std::string modes = "full,prefix,transition_rope_seam";
   int64_t missed = 0, repeats = 20, chunk = 8192;
@@ -48,6 +49,7 @@ Suite suite_of(const Options& options, bool rows_given) {
   c.driver = "ttft";
   c.parameters = {{"model", options.model}, {"backend", options.backend}, {"cells", {cell}},
                   {"modes", modes},         {"repeats", options.repeats}, {"chunk", options.chunk}};
+  options.ranks.add_to(c.parameters, options.backend);
   Suite suite;
   suite.path = "ttft";
   suite.title = str("hypic ttft of ", options.model, " on ", options.backend);
@@ -68,6 +70,7 @@ void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
                       "random:NAME[:SEED] or a folder (default random:qwen3.5-tiny)");
   add_backend_options(*command, options->backend,
                       "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  add_rank_options(*command, options->ranks);
   CLI::Option* segments =
       command->add_option("--segments", workload.segments, "Segments before the question (default 4)");
   CLI::Option* tokens = command->add_option("--tokens", workload.tokens, "Tokens of each (default 1024)");

@@ -29,6 +29,7 @@ void add_validate(CLI::App& app, int& status, const std::string& command_line) {
   CLI::App* command = app.add_subcommand(
       "validate", "Judge a model before rollout: load, chunks and steps, reference logits, float64, reuse");
   const auto settings = std::make_shared<RunSettings>();
+  const auto ranks = std::make_shared<RankOptions>();
   settings->command_line = command_line;
   command->add_option("model", settings->context.model, "A Hugging Face folder, or random:NAME[:SEED]")->required();
   command->add_option("--logits", settings->context.logits,
@@ -36,13 +37,14 @@ void add_validate(CLI::App& app, int& status, const std::string& command_line) {
       ->check(CLI::ExistingFile);
   add_backend_options(*command, settings->context.backend,
                       "Backend to judge: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  add_rank_options(*command, *ranks);
   command->add_option("--data", settings->context.data, "Dataset file in place of the project's own text")
       ->check(CLI::ExistingFile);
   command->add_option("--out", settings->out, "Folder of the report (default out/validate-NAME)");
   command->add_flag("--resume", settings->resume,
                     "Keep the finished cases of an earlier run into the same folder");
   command->add_flag("--quiet", settings->quiet, "No progress");
-  command->callback([settings, &status] {
+  command->callback([settings, ranks, &status] {
     const std::string& model = settings->context.model;
     std::error_code error;
     require(model.starts_with("random:") || std::filesystem::is_directory(model, error), model,
@@ -51,8 +53,10 @@ void add_validate(CLI::App& app, int& status, const std::string& command_line) {
     const Suite suite = load_suite(asset(kSuite));
     if (settings->out.empty()) settings->out = "out/validate-" + short_name(model);
     settings->lenient = true;  // one verdict, whatever is wrong with the model
-    make_backend(settings->context.backend.empty() ? "cpu" : settings->context.backend);
-    if (model.starts_with("random:")) spec_of(model);
+    const std::string backend = settings->context.backend.empty() ? "cpu" : settings->context.backend;
+    settings->context.devices = ranks->chosen(backend);
+    if (ranks->count == 1) make_backend(backend);
+    if (model.starts_with("random:")) part_of(spec_of(model), 0, static_cast<int>(ranks->count));
     if (!settings->context.logits.empty()) load_reference_logits(settings->context.logits);
     status = run_and_say(suite, *settings);
   });

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "harness/backends.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/tolerance.h"
 #include "harness/model_choice.h"
@@ -58,8 +57,8 @@ double regret(const Model& model, const Tokens& prompt) {
 }
 
 Result run(const Settings& settings, const ProgressFn& progress) {
-  const auto backend = make_backend(settings.choice.backend);
-  const Model model = Model::open(*backend, settings.choice.model);
+  const OpenModel open(settings.choice);
+  const Model& model = open.model();
   const ModelSpec& spec = model.spec();
   Result result;
   result.verdict = Verdict::pass;
@@ -78,7 +77,7 @@ Result run(const Settings& settings, const ProgressFn& progress) {
       result.why = str(length, " tokens: the logits are ", size == 0 ? "all zero" : "not finite");
       return result;
     }
-    const double bound = batch_tolerance(*backend, spec, size);
+    const double bound = batch_tolerance(open.backend(), spec, size);
     std::vector<Cell> row = {Cell(length), Cell(size)};
     for (const auto& [name, rows] : {std::pair{"chunked", settings.chunk}, {"decoded", int64_t{1}}}) {
       const double difference = largest_difference(whole, logits_of(model, {prompt}, rows)[0]);
@@ -104,7 +103,7 @@ Result run(const Settings& settings, const ProgressFn& progress) {
     table.rows.push_back(std::move(row));
   }
   result.tables = {std::move(table)};
-  result.note = str(spec.name, " on ", settings.choice.backend,
+  result.note = str(spec.name, " on ", settings.choice.on(),
                     ", random tokens. Whole, in chunks, token by token and beside other prompts, the same "
                     "prompt must give the same logits: on a CPU backend the same bits. Greedy decode steps must choose what "
                     "prefill of the longer prompt finds most likely.");
@@ -113,12 +112,12 @@ Result run(const Settings& settings, const ProgressFn& progress) {
 
 }  // namespace
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), lengths ([1, 3, 4, 63, 64, 65, 200]), chunk (48).
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices, lengths ([1, 3, 4, 63, 64, 65, 200]), chunk (48).
 // Values by length: difference.{chunked, decoded, batched, continued}, and excess.…, the same in units of what is allowed.
 Work prepare_agreement(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;
-  settings.choice = read_model_choice(parameters, context);
+  settings.choice = read_model_choice(parameters, context, Ranks::several);
   settings.lengths = parameters.integers("lengths", {1, 3, 4, 63, 64, 65, 200}, 1, 1 << 20);
   settings.chunk = parameters.integer("chunk", 48, 1, 1 << 20);
   parameters.refuse_others();

@@ -8,8 +8,8 @@
 #include "core/check.h"
 #include "harness/driver.h"
 #include "harness/measure/tolerance.h"
+#include "harness/model_choice.h"
 #include "kernels/cuda_backend.h"
-#include "kernels/device.h"
 
 namespace hypic {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr int kTimed = 20;
 
 struct Settings {
-  int64_t ranks = 0;
+  std::vector<int> devices;  // one a rank
   std::vector<int64_t> sizes;
 };
 
@@ -45,9 +45,8 @@ std::vector<std::byte> encoded(const std::vector<double>& x, DType dtype) {
   return bytes;
 }
 
-RankResult one_rank(int rank, int ranks, const cuda::GroupId& id, DType dtype, int64_t n) {
-  const auto backend =
-      cuda::make_cuda_backend({.compute = dtype, .device = rank, .group = {.rank = rank, .size = ranks, .id = id}});
+RankResult one_rank(Backend* backend, int rank, DType dtype, int64_t n) {
+  backend->enter_thread();
   const Buffer x(*backend, dtype, {n});
   const std::vector<std::byte> bytes = encoded(numbers(rank, n), dtype);
   backend->upload(x, bytes.data());
@@ -63,23 +62,17 @@ RankResult one_rank(int rank, int ranks, const cuda::GroupId& id, DType dtype, i
 
 Result run(const Settings& settings, const ProgressFn& progress) {
   Result result;
-  std::string why;
-  const auto found = static_cast<int64_t>(gpus(&why).size());
-  if (found < settings.ranks) {
-    result.verdict = Verdict::skip;
-    result.why = str(settings.ranks, " GPUs are needed, ", found, " found", why.empty() ? "" : ": " + why);
-    return result;
-  }
+  require_gpus({.backend = "cuda", .devices = settings.devices});
   result.verdict = Verdict::pass;
-  Table table{str("Sums over ", settings.ranks, " ranks"),
+  Table table{str("Sums over ", settings.devices.size(), " ranks"),
               {"dtype", "numbers a rank", "largest error", "share of what is allowed", "ranks with other bits", "ms"},
               {}};
-  const auto ranks = static_cast<int>(settings.ranks);
+  const auto ranks = static_cast<int>(settings.devices.size());
   double done = 0;
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto backends = cuda::make_cuda_ranks({.compute = dtype}, settings.devices);
     for (const int64_t n : settings.sizes) {
       progress(done++ / static_cast<double>(2 * settings.sizes.size()), str(name_of(dtype), ", ", n));
-      const cuda::GroupId id = cuda::new_group_id();
       std::vector<RankResult> results(ranks);
       std::vector<std::exception_ptr> errors(ranks);
       {
@@ -87,9 +80,10 @@ Result run(const Settings& settings, const ProgressFn& progress) {
         for (int rank = 0; rank < ranks; ++rank)
           threads.emplace_back([&, rank] {
             try {
-              results[rank] = one_rank(rank, ranks, id, dtype, n);
+              results[rank] = one_rank(backends[rank].get(), rank, dtype, n);
             } catch (...) {
               errors[rank] = std::current_exception();
+              backends[rank]->leave_group();
             }
           });
       }
@@ -123,20 +117,23 @@ Result run(const Settings& settings, const ProgressFn& progress) {
                             Cell(share, Format::compact, 2, share <= 1 ? Mark::none : Mark::bad), Cell(other),
                             Cell(1e3 * results[0].seconds, Format::fixed, 3)});
     }
+  }
   result.tables = {std::move(table)};
-  result.note = "Each rank on a GPU of its own, summed by NCCL. A sum of n terms rounds at most n − 1 times; every rank "
+  result.note = "Each rank on a GPU of its own, summed by NCCL, or all on one. A sum of n terms rounds at most n − 1 times; every rank "
                 "must hold the same bits. ms: of one sum, enqueued back to back.";
   return result;
 }
 
 }  // namespace
 
-// Parameters: ranks (2), sizes ([1, 1000, 1179648, 16777216]), numbers of each rank. Values by dtype and size: excess
+// Parameters: ranks (2), devices (0, 1, …), sizes ([1, 1000, 1179648, 16777216]), numbers of each rank. Values by dtype and size: excess
 // (units of what is allowed), other_bits (ranks that differ from rank 0), ms. SKIP where there are fewer GPUs.
 Work prepare_all_reduce(const SuiteCase& suite_case, const std::string& where, const DriverContext&) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;
-  settings.ranks = parameters.integer("ranks", 2, 2, 64);
+  const int64_t ranks = parameters.integer("ranks", 2, 2, kMostRanks);
+  settings.devices =
+      rank_devices(ranks, parameters.integers("devices", {}, 0, kMostRanks - 1), parameters.place("devices"));
   settings.sizes = parameters.integers("sizes", {1, 1000, 1179648, 16777216}, 1, int64_t{1} << 32);
   parameters.refuse_others();
   return [settings](const ProgressFn& progress) { return run(settings, progress); };

@@ -18,6 +18,7 @@ constexpr const char* kTruth = "cpu64";
 
 struct Settings {
   ModelChoice choice;
+  bool ranks = false;  // that several are to be judged
   int64_t tokens = 0;
 };
 
@@ -110,6 +111,11 @@ bool chosen_rightly(const MoeSpec& moe, std::vector<double> logits, std::vector<
 
 Result run(const Settings& settings, const ProgressFn& progress) {
   Result result;
+  if (settings.ranks) {
+    result.verdict = Verdict::skip;
+    result.why = "of tensor-parallel ranks no one has the states of all heads";
+    return result;
+  }
   if (settings.choice.backend == kTruth) {
     result.verdict = Verdict::skip;
     result.why = str(kTruth, " is the truth itself; name another backend by --backend");
@@ -212,6 +218,7 @@ Work prepare_layers(const SuiteCase& suite_case, const std::string& where, const
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;
   settings.choice = read_model_choice(parameters, context);
+  settings.ranks = context.devices.size() > 1;
   settings.tokens = parameters.integer("tokens", 200, 1, 1 << 20);
   parameters.refuse_others();
   return [settings](const ProgressFn& progress) { return run(settings, progress); };

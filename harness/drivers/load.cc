@@ -1,7 +1,6 @@
 #include <map>
 
 #include "core/check.h"
-#include "harness/backends.h"
 #include "harness/model_choice.h"
 
 namespace hypic {
@@ -17,9 +16,9 @@ std::string part_of(const std::string& name) {
 
 Result run(const ModelChoice& choice) {
   Result result;
-  const auto backend = make_backend(choice.backend);
   try {
-    const Model model = Model::open(*backend, choice.model);
+    const OpenModel open(choice);
+    const Model& model = open.model();
     const ModelSpec& spec = model.spec();
     const std::vector<TensorSpec> tensors = tensor_specs(spec);
     struct Sum {
@@ -48,13 +47,15 @@ Result run(const ModelChoice& choice) {
     std::string unread;
     for (const std::string& key : spec.unread) unread += str(unread.empty() ? "" : ", ", key);
     result.note = str(spec.name, ", model type ", spec.model_type, ", ", traits(spec.linear.family).name, ", on ",
-                      choice.backend, ". ",
+                      choice.on(), ". ",
                       model.stored_tensors() > 0 ? str("The checkpoint's ", model.stored_tensors(),
                                                        " tensors make the ", tensors.size(), " of the table. ")
                                                  : "",
                       unread.empty() ? "Every key of config.json was read or is known to change nothing."
                                      : "Keys of config.json that were not read: " + unread + ".");
   } catch (const OutOfMemory&) {  // of the machine
+    throw;
+  } catch (const MachineLacks&) {
     throw;
   } catch (const Error& error) {  // of the model: what this case is about
     result.verdict = Verdict::fail;
@@ -65,11 +66,11 @@ Result run(const ModelChoice& choice) {
 
 }  // namespace
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu).
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices.
 // Values: stored_tensors (of the checkpoint), tensors (of the model), unread_keys (of config.json), parameters, layers.{all, linear, attention}. A model that cannot be loaded is a FAIL.
 Work prepare_load(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
-  const ModelChoice choice = read_model_choice(parameters, context);
+  const ModelChoice choice = read_model_choice(parameters, context, Ranks::several);
   parameters.refuse_others();
   return [choice](const ProgressFn& progress) {
     progress(0, choice.model);

@@ -2,7 +2,6 @@
 
 #include "core/check.h"
 #include "harness/assets.h"
-#include "harness/backends.h"
 #include "harness/measure/reference_logits.h"
 #include "harness/measure/tolerance.h"
 #include "harness/model_choice.h"
@@ -18,14 +17,14 @@ Result run(const ModelChoice& choice, const ReferenceLogits* reference, const Pr
     result.why = "no reference logits: name them by --logits";
     return result;
   }
-  const auto backend = make_backend(choice.backend);
-  if (!can_judge(*backend, *reference)) {
+  const OpenModel open(choice);
+  const Model& model = open.model();
+  if (!can_judge(open.backend(), *reference)) {
     result.verdict = Verdict::skip;
     result.why = str(reference->path, ": has no bfloat16.N, the reference's own bfloat16 logits, to tell how far backend ",
                      choice.backend, " may be off");
     return result;
   }
-  const Model model = Model::open(*backend, choice.model);
   result.verdict = Verdict::pass;
   Table table{"Logits against the reference",
               {"reference", "tokens", "rms", "largest difference", "bound", "KL (nats)", "top-1", "experts"},
@@ -42,7 +41,7 @@ Result run(const ModelChoice& choice, const ReferenceLogits* reference, const Pr
                           d.same_top1 ? "same" : "other", d.rerouted ? "other" : "same"});
   }
   result.tables = {std::move(table)};
-  result.note = str(model.spec().name, " on ", choice.backend, " against ", reference->path,
+  result.note = str(model.spec().name, " on ", choice.on(), " against ", reference->path,
                     ". Experts, of differences beyond the bound: whether some row went to others than in float64, where "
                     "scores nearly tie; such a difference is not judged here, but by the driver layers.");
   return result;
@@ -50,11 +49,11 @@ Result run(const ModelChoice& choice, const ReferenceLogits* reference, const Pr
 
 }  // namespace
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), logits (none), replaced by --logits. SKIP without.
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices, logits (none), replaced by --logits. SKIP without.
 // Values by tensor of the reference: difference, and excess, the same in units of what is allowed.
 Work prepare_logits(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   Parameters parameters(suite_case.parameters, where + ".parameters");
-  const ModelChoice choice = read_model_choice(parameters, context);
+  const ModelChoice choice = read_model_choice(parameters, context, Ranks::several);
   const std::string in_suite = parameters.text("logits", "");
   const std::string path = context.logits.empty() && !in_suite.empty() ? asset(in_suite) : context.logits;
   parameters.refuse_others();

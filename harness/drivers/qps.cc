@@ -113,7 +113,7 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where, co
   s.url = p.text("url", "mock");
   if (s.url == "serve") {
     Own& own = s.own.emplace();
-    own.choice = read_model_choice(p, context);
+    own.choice = read_model_choice(p, context, Ranks::several);
     for (const std::string& mode : p.texts("modes", {"full", "prefix", "transition_rope_seam"}))
       own.modes.push_back(at(where, "modes", [&] { return mode_named(mode); }));
     own.server.cache_bytes = static_cast<int64_t>(p.number("cache_gib", 1, 1e-6, 1e6) * kGib);
@@ -687,7 +687,7 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
           format_number(static_cast<double>(costs.segment_bytes) / kGib * 1024), " MiB beside K, V on the device.");
   result.tables.insert(result.tables.begin(), std::move(table));
   result.note =
-      str(own.choice.model, " on ", own.choice.backend, ", by hypic's own server in this process, open loop.");
+      str(own.choice.model, " on ", own.choice.on(), ", by hypic's own server in this process, open loop.");
   return result;
 }
 
@@ -699,7 +699,7 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
 // warmup, arrivals (constant, poisson, gamma, burst, trace), rate, burstiness, burst, speed, cache (any, cold, primed),
 // cached_share [least, most], slo, slo_share, confidence, timeout, lag_bound_ms, max_concurrency, threads, seed;
 // search (1), verify_requests, verifications, precision, highest_rate; mock_{ttft_ms, itl_ms, cv, capacity, errors,
-// hangs, cached_speed}; of "serve" model, backend, modes, cache_gib, host_gib, at_once, chunk. docs/load.md says what
+// hangs, cached_speed}; of "serve" model, backend, tensor_parallel, devices, modes, cache_gib, host_gib, at_once, chunk. docs/load.md says what
 // they mean.
 // Values: those of values_of (harness/load/summary.h), request_rate, client_cpu, slo_misses_{low, high}; of a search
 // max_qps and fails_qps beside those of its last verification. Of "serve" the same by mode, NAME.MODE, and trace_share,

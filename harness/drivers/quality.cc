@@ -305,7 +305,7 @@ class CellRun {
 
 std::string note(const Settings& settings, const Model& model, const std::vector<int64_t>& batches) {
   std::string text =
-      str(settings.model, " on ", settings.choice.backend, ", greedy; documents cached, each built alone; ");
+      str(settings.model, " on ", settings.choice.on(), ", greedy; documents cached, each built alone; ");
   for (size_t i = 0; i < batches.size(); ++i)
     text += str(i ? ", " : "", settings.cells[i].label(), " in batches of ", batches[i]);
   text += str(
@@ -394,7 +394,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
   const auto settings = std::make_shared<Settings>();
   settings->name = suite_case.name;
   settings->model = context.model.empty() ? parameters.text("model", kDefaultModel) : context.model;
-  settings->choice = read_model_choice(parameters, context);
+  settings->choice = read_model_choice(parameters, context, Ranks::several);
   std::vector<std::string> all;
   for (const Mode& mode : modes())
     if (mode.reuse != Reuse::none) all.push_back(mode.name);
@@ -448,7 +448,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
 
 }  // namespace quality
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), cells: {"task": fact, two_hop, headlines, figures, distance
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices (0, 1, …), cells: {"task": fact, two_hop, headlines, figures, distance
 // or latest, "segments": 8, "tokens": 64, "rows": 500} or {"dataset": …, "rows": 200, "max_tokens": what the model
 // takes}, each with "new_tokens", of an answer at most; modes (all but full), batch (32, items at once; fewer where
 // memory ends), chunk (8192, rows of a forward), states (0, items of each cell whose states are compared by layer),

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "core/check.h"
-#include "harness/backends.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/prompts.h"
 #include "harness/measure/replay.h"
@@ -59,9 +58,7 @@ class ReuseRun {
       : data_(context.data) {
     if (context.data_used) *context.data_used = true;
     Parameters parameters(suite_case.parameters, where + ".parameters");
-    const ModelChoice choice = read_model_choice(parameters, context);
-    model_name_ = choice.model;
-    backend_name_ = choice.backend;
+    choice_ = read_model_choice(parameters, context, Ranks::several);
     limits_.rows = parameters.integer("rows", 1, 1, 1 << 20);
     limits_.passages = parameters.integer("passages", 8, 1, 1 << 12);
     limits_.tokens = parameters.integer("tokens", 128, 1, 1 << 20);
@@ -73,10 +70,10 @@ class ReuseRun {
               where, ".parameters.modes: \"", name, "\" appears twice");
     }
     parameters.refuse_others();
-    const ModelSpec spec = spec_of(model_name_);
-    require(data_.empty() || has_tokenizer(model_name_), model_name_,
+    const ModelSpec spec = spec_of(choice_.model);
+    require(data_.empty() || has_tokenizer(choice_.model), choice_.model,
             ": has no tokenizer to read the data with; add tokenizer.json, or leave --data out");
-    prompts_ = has_tokenizer(model_name_) ? load_prompts(data_, tokenizer_for(model_name_), limits_)
+    prompts_ = has_tokenizer(choice_.model) ? load_prompts(data_, tokenizer_for(choice_.model), limits_)
                                           : random_prompts(spec.vocabulary, limits_);
     for (const TokenPrompt& prompt : prompts_) {
       require(prompt.segments.size() >= 3, prompt.id, ": its context has no segments");
@@ -90,8 +87,8 @@ class ReuseRun {
   }
 
   Result run(const ProgressFn& progress) const {
-    const auto backend = make_backend(backend_name_);
-    const Model model = Model::open(*backend, model_name_);
+    const OpenModel open(choice_);
+    const Model& model = open.model();
     Engine engine(model, options_for(prompts_));
     const int layers = model.spec().layer_count();
     std::vector<ModeSums> sums(modes_.size());
@@ -239,7 +236,7 @@ class ReuseRun {
     result.tables.push_back(std::move(table));
     result.charts = {std::move(kl), std::move(drift), std::move(error)};
     result.note = str(
-        model.spec().name, " on ", backend_name_, ", ", prompts_.size(), " of ", limits_.rows,
+        model.spec().name, " on ", choice_.on(), ", ", prompts_.size(), " of ", limits_.rows,
         " rows asked for, from ", source(), ", ", tokens,
         " tokens; at most ", limits_.passages, " passages of ", limits_.tokens,
         " tokens a row. KL: of the first token's distribution, in nats, mean over rows. "
@@ -249,18 +246,18 @@ class ReuseRun {
         "together, mean over rows, first linear layer. Recomputed: the share of the prompt's tokens "
         "that run through the model when all segments, for prefix this very prompt, have been seen; "
         "in another order: the same passages reversed.");
-    if (model_name_.starts_with("random:"))
+    if (choice_.model.starts_with("random:"))
       result.note += " Weights are random: orders of modes are shown, not asserted.";
     return result;
   }
 
   std::string source() const {
-    if (!has_tokenizer(model_name_)) return "random tokens (the model has no tokenizer)";
+    if (!has_tokenizer(choice_.model)) return "random tokens (the model has no tokenizer)";
     return data_.empty() ? "the project's own text" : data_;
   }
 
   const std::string data_;
-  std::string model_name_, backend_name_;
+  ModelChoice choice_;
   PromptLimits limits_;
   std::vector<Mode> modes_;
   std::vector<TokenPrompt> prompts_;
@@ -268,7 +265,7 @@ class ReuseRun {
 
 }  // namespace
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), rows (1), passages (8), tokens (128), modes (all).
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices, rows (1), passages (8), tokens (128), modes (all).
 // Values by mode: kl, kl_worst, top1, computed and computed_reordered (shares of the prompt); by mode and
 // linear layer: operator (largest over rows), operator_excess, the same in units of what is allowed, drift,
 // state (means).

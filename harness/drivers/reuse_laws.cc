@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "harness/backends.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/replay.h"
 #include "harness/measure/tolerance.h"
@@ -32,8 +31,8 @@ class LawRun {
   LawRun(const Settings& settings, const ProgressFn& progress)
       : settings_(settings),
         progress_(progress),
-        backend_(make_backend(settings.choice.backend)),
-        model_(Model::open(*backend_, settings.choice.model)) {
+        open_(settings.choice),
+        model_(open_.model()) {
     uint64_t seed = kSeed;
     for (const int64_t n : settings.lengths) prompt_.push_back(random_tokens(n, spec().vocabulary, ++seed));
     options_.faults = settings.faults;
@@ -66,7 +65,7 @@ class LawRun {
     }
     result.tables = {std::move(table)};
     result.note = str(
-        spec().name, " on ", settings_.choice.backend, ", random tokens: ", settings_.lengths.size() - 1,
+        spec().name, " on ", settings_.choice.on(), ", random tokens: ", settings_.lengths.size() - 1,
         " segments and a question. The same request once more, its residues now from the cache of an earlier "
         "forward; cold but in forwards of 25 rows; with one segment cached and the others not; with the segments in another order; beside another "
         "request: the logits must not change. The state before the question must be what the mode defines, and the "
@@ -85,12 +84,12 @@ class LawRun {
 
   // NaN logits fail every law.
   double logit_excess(const std::vector<double>& x, const std::vector<double>& y) const {
-    return excess(largest_difference(x, y), batch_tolerance(*backend_, spec(), rms(y)));
+    return excess(largest_difference(x, y), batch_tolerance(open_.backend(), spec(), rms(y)));
   }
 
   std::vector<std::pair<const char*, double>> laws(const Mode& mode) {
     Engine engine(model_, options_);
-    InputRecorder inputs(*backend_);
+    InputRecorder inputs(open_.backend());
     const RunResult cold = engine.run({{prompt_, 1}}, mode, {.keep_state = true, .tap = &inputs});
     HYPIC_CHECK(cold.tables.size() == 1);
     const ChainTable& table = cold.tables[0];
@@ -121,12 +120,12 @@ class LawRun {
       if (spec().layers[l].linear)
         state = worse(state, excess(relative_error(cold.responses[0].state_before_question[l],
                                                    composed_state(spec(), table, inputs, l)),
-                                    tolerance(backend_->compute_dtype())));  // a fast kernel multiplies in it
+                                    tolerance(open_.backend().compute_dtype())));  // a fast kernel multiplies in it
       if (spec().layers[l].attention)
         attention = worse(attention,
                           excess(relative_error(last_chain_rows(table, inputs.get(l, "attention.o")),
                                                 replayed_attention(spec(), table, inputs, l)),
-                                 tolerance(backend_->compute_dtype())));
+                                 tolerance(open_.backend().compute_dtype())));
     }
     if (spec().linear_layers() > 0)
       values.emplace_back("composed", state);
@@ -147,7 +146,7 @@ class LawRun {
   // The residual stream of the question's rows after layer 0, whose inputs are the embeddings alone.
   double first_layer(const ChainTable& table, const InputRecorder& inputs) {
     Engine engine(model_, options_);
-    InputRecorder full(*backend_);
+    InputRecorder full(open_.backend());
     const RunResult run = engine.run({{prompt_, 1}}, mode_named("full"), {.tap = &full});
     const auto question = [&](const ChainTable& t, const InputRecorder& recorded) {
       const std::vector<double> rows = last_chain_rows(t, recorded.get(0, "residual"));
@@ -155,13 +154,13 @@ class LawRun {
                                  rows.end());
     };
     return excess(relative_error(question(table, inputs), question(run.tables[0], full)),
-                  layer_tolerance(*backend_, spec(), 0));
+                  layer_tolerance(open_.backend(), spec(), 0));
   }
 
   const Settings& settings_;
   const ProgressFn& progress_;
-  std::unique_ptr<Backend> backend_;
-  Model model_;
+  const OpenModel open_;
+  const Model& model_;
   Prompt prompt_;
   EngineOptions options_{.max_rows = 1};
 };
@@ -172,7 +171,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
   Parameters parameters(suite_case.parameters, where + ".parameters");
   Settings settings;
   settings.faults = faults;
-  settings.choice = read_model_choice(parameters, context);
+  settings.choice = read_model_choice(parameters, context, Ranks::several);
   std::vector<std::string> all;
   for (const Mode& mode : modes())
     if (mode.reuse == Reuse::segments) all.push_back(mode.name);
@@ -189,7 +188,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
 
 }  // namespace reuse_laws
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), modes (all that reuse segments), lengths ([12, 70, 33,
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices, modes (all that reuse segments), lengths ([12, 70, 33,
 // 40, 9]), tokens of each segment, the question last.
 // Values by mode, in units of what is allowed: again, chunked, partly, moved, beside (logits), composed (states), attention
 // (outputs), first_layer (where it must hold).

@@ -587,7 +587,7 @@ class Writer {
 
   std::string note() const {
     std::string text =
-        str(model_.spec().name, " on ", settings_.choice.backend, ", ", settings_.repeats,
+        str(model_.spec().name, " on ", settings_.choice.on(), ", ", settings_.repeats,
             " repeats after one that warms up, forwards of at most ", settings_.chunk,
             " rows, seed ", settings_.seed, ".");
     for (const auto& [workload, prompts] : settings_.cells) {
@@ -720,7 +720,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
   Parameters parameters(rest, place);
   const auto settings = std::make_shared<Settings>();
   try {
-    settings->choice = read_model_choice(parameters, context);
+    settings->choice = read_model_choice(parameters, context, Ranks::several);
   } catch (const Error& error) {
     const bool wants_gpu = backend_of(suite_case, context).starts_with("cuda");
     std::string why_none;
@@ -778,7 +778,7 @@ Work prepare(const SuiteCase& suite_case, const std::string& where, const Driver
 
 }  // namespace ttft
 
-// Parameters: model (random:qwen3.5-tiny), backend (cpu), cells: workloads, {"segments": 4, "tokens": 1024,
+// Parameters: model (random:qwen3.5-tiny), backend (cpu), tensor_parallel (1), devices (0, 1, …), cells: workloads, {"segments": 4, "tokens": 1024,
 // "question": 64, "system": 0, "rows": 1} or {"dataset": hotpotqa, triviaqa, multi_news or gov_report, "rows": 8,
 // "divide": 1}; modes (full, prefix, transition_rope_seam), each MODE or MODE@STATE with STATE cold, warm_prefix,
 // warm_prefix_other_order, warm_segment or missed=K; repeats (20), chunk (8192, rows of a forward), seed (1),

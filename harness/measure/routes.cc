@@ -35,8 +35,8 @@ void SameRoutes::routed(int number, const Tensor& experts, const Tensor& weights
   HYPIC_CHECK(static_cast<size_t>(experts[0]) == slot_of_.size());
   std::vector<int32_t> chosen(experts.size());
   std::vector<char> weighed(weights.bytes());
-  backend_.download(chosen.data(), experts);
-  backend_.download(weighed.data(), weights);
+  backend_->download(chosen.data(), experts);
+  backend_->download(weighed.data(), weights);
   Layer& layer = layers_[number];
   if (!following_) {
     layer.experts.resize(slots_.size() * k);
@@ -60,8 +60,8 @@ void SameRoutes::routed(int number, const Tensor& experts, const Tensor& weights
     }
   }
   if (!following_) return;
-  backend_.upload(experts, chosen.data());
-  backend_.upload(weights, weighed.data());
+  backend_->upload(experts, chosen.data());
+  backend_->upload(weights, weighed.data());
 }
 
 }  // namespace hypic

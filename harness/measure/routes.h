@@ -28,11 +28,15 @@ class Routes : public Tap {
 // Then what the runs differ by is rounding again, in the measure of tolerance.h. InternalError: runs of several k.
 class SameRoutes : public RouteHook {
  public:
-  explicit SameRoutes(Backend& backend) : backend_(backend) {}
+  explicit SameRoutes(Backend& backend) : backend_(&backend) {}
   void begin(const ChainTable& table) override;
   void routed(int layer, const Tensor& experts, const Tensor& weights) override;
 
   void follow() { following_ = true; }  // from here on, runs follow what was recorded
+  void follow(Backend& other) {         // the same, and are of another backend with the same dtypes
+    backend_ = &other;
+    follow();
+  }
   void forget_moved() { moved_ = followed_ = 0; }
   // Of the rows that followed, in each MoE layer: the share that would have gone to other experts.
   double moved_share() const { return followed_ == 0 ? 0 : static_cast<double>(moved_) / static_cast<double>(followed_); }
@@ -44,7 +48,7 @@ class SameRoutes : public RouteHook {
     std::vector<bool> known;       // [slots]
   };
 
-  Backend& backend_;
+  Backend* backend_;
   bool following_ = false;
   int64_t moved_ = 0, followed_ = 0;
   std::map<std::pair<uint64_t, int32_t>, size_t> slots_;  // by chain and position

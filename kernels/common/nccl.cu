@@ -1,36 +1,44 @@
-#include "kernels/common/nccl.cuh"
-
+// NCCL, loaded when a group is made: a machine without it runs everything on one device. The declarations below
+// are those of nccl.h (stable since NCCL 2.10), so that building needs no headers of it either.
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/backend.h"
 #include "core/check.h"
+#include "kernels/common/cuda.cuh"
+#include "kernels/common/rank_group.cuh"
 
 namespace hypic::cuda {
 namespace {
 
-struct UniqueId {
-  char bytes[sizeof(GroupId)];
-};
-enum { kFloat32 = 7, kBfloat16 = 9 };  // ncclDataType_t
-enum { kSum = 0 };                     // ncclRedOp_t
+enum { kInt32 = 2, kFloat32 = 7, kBfloat16 = 9 };  // ncclDataType_t
+enum { kSum = 0 };                                 // ncclRedOp_t
 
 struct Nccl {
-  int (*GetUniqueId)(UniqueId*);
-  int (*CommInitRank)(void** comm, int size, UniqueId, int rank);
+  int (*CommInitAll)(void** comms, int size, const int* devices);
   int (*AllReduce)(const void* from, void* to, size_t count, int type, int op, void* comm, cudaStream_t);
   int (*CommDestroy)(void* comm);
+  int (*CommAbort)(void* comm);
   const char* (*GetErrorString)(int);
 
   Nccl() {
+    // A rank must never wait for another within a call that enqueues: all connections are made with the group.
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     require(library, "no NCCL: ", dlerror(), "; install it, or put its folder into LD_LIBRARY_PATH");
     const auto find = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
       require(function, "libnccl.so.2 has no ", name);
     };
-    find(GetUniqueId, "ncclGetUniqueId");
-    find(CommInitRank, "ncclCommInitRank");
+    find(CommInitAll, "ncclCommInitAll");
     find(AllReduce, "ncclAllReduce");
     find(CommDestroy, "ncclCommDestroy");
+    find(CommAbort, "ncclCommAbort");
     find(GetErrorString, "ncclGetErrorString");
   }
 };
@@ -44,32 +52,121 @@ void check_nccl(int result, const char* what) {
   if (result != 0) throw InternalError(str("NCCL: ", what, ": ", nccl().GetErrorString(result)));
 }
 
+int type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return kFloat32;
+    case DType::bf16:
+      return kBfloat16;
+    case DType::i32:
+      return kInt32;
+    default:
+      HYPIC_CHECK(false, "all_reduce of ", name_of(dtype));
+  }
+}
+
+// A sum that one rank has enqueued runs until all others have: who leaves with fewer than another has has all
+// communicators aborted, which ends what runs. A rank that enqueues looks once more afterwards, so that of two that leave
+// and enqueue at once one sees the other.
+class NcclGroup final : public RankGroup {
+ public:
+  explicit NcclGroup(std::span<const int> devices) : devices_(devices.begin(), devices.end()), ranks_(devices.size()) {
+    connect();
+  }
+  ~NcclGroup() override {
+    for (std::thread& thread : aborting_) thread.detach();  // it may wait for graphs that outlive the group
+    if (aborting_.empty())
+      for (const Rank& rank : ranks_) nccl().CommDestroy(rank.comm);
+  }
+
+  const char* kernel() const override { return "all_reduce/nccl"; }
+  bool records() const override { return true; }
+
+  void all_reduce(int rank, const Tensor& tensor, cudaStream_t stream) override {
+    HYPIC_CHECK(tensor.contiguous(), "all_reduce of strided rows");
+    if (tensor.size() == 0) return;
+    void* comm = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      comm = ranks_[rank].comm;
+    }
+    check_nccl(nccl().AllReduce(tensor.data, tensor.data, static_cast<size_t>(tensor.size()), type_of(tensor.dtype), kSum,
+                                comm, stream),
+               "all_reduce");
+  }
+  void will_enqueue(int rank) override {
+    const std::lock_guard lock(mutex_);
+    const auto lost = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.left; });
+    if (broken_ || lost != ranks_.end())
+      throw RankLost(str("rank ", rank, broken_ ? " has lost its group" : " sums with a rank that has failed"));
+    ranks_[rank].enqueuing = true;
+  }
+  void has_enqueued(int rank, int64_t sums) override {
+    const std::lock_guard lock(mutex_);
+    ranks_[rank].enqueuing = false;
+    ranks_[rank].sums = sums;
+    abort_if_uneven();
+  }
+
+  void leave(int rank, bool failed) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ranks_[rank].left = true;
+    ranks_[rank].enqueuing = false;
+    failed_ = failed_ || failed;
+    abort_if_uneven();
+  }
+  bool aborted() override {
+    const std::lock_guard lock(mutex_);
+    return !aborting_.empty();
+  }
+  void rejoin(int rank) override {
+    {
+      const std::lock_guard lock(mutex_);
+      ranks_[rank].left = false;
+      ranks_[rank].sums = 0;
+      if (rank + 1 < static_cast<int>(ranks_.size()) || aborting_.empty()) return;
+      broken_ = true;  // unless the rest goes well
+      if (std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.left; })) return;
+    }
+    for (std::thread& thread : aborting_) thread.join();
+    aborting_.clear();
+    failed_ = false;
+    connect();
+    broken_ = false;
+  }
+
+ private:
+  struct Rank {
+    void* comm = nullptr;
+    int64_t sums = 0;  // enqueued since the group was made, or made anew
+    bool enqueuing = false, left = false;
+  };
+
+  void connect() {
+    std::vector<void*> comms(ranks_.size());
+    check_nccl(nccl().CommInitAll(comms.data(), static_cast<int>(comms.size()), devices_.data()), "making a group");
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].comm = comms[rank];
+  }
+
+  // Not while some rank enqueues, whose communicator is in use; it will look itself.
+  void abort_if_uneven() {
+    const auto any = [&](auto holds) { return std::any_of(ranks_.begin(), ranks_.end(), holds); };
+    if (!aborting_.empty() || any([](const Rank& r) { return r.enqueuing; })) return;
+    const bool uneven = any([&](const Rank& r) { return r.sums != ranks_[0].sums; });
+    if (!failed_ && !(uneven && any([](const Rank& r) { return r.left; }))) return;
+    // An abort returns when the graphs that hold the communicator are gone: before the ranks rejoin.
+    for (const Rank& rank : ranks_) aborting_.emplace_back([comm = rank.comm] { nccl().CommAbort(comm); });
+  }
+
+  const std::vector<int> devices_;
+  std::mutex mutex_;
+  std::vector<Rank> ranks_;
+  std::vector<std::thread> aborting_;
+  bool failed_ = false, broken_ = false;
+};
+
 }  // namespace
 
-GroupId new_group_id() {
-  UniqueId id;
-  check_nccl(nccl().GetUniqueId(&id), "group id");
-  GroupId out;
-  std::copy(std::begin(id.bytes), std::end(id.bytes), out.begin());
-  return out;
-}
-
-Communicator::Communicator(const Group& group) {
-  require(0 <= group.rank && group.rank < group.size, "rank ", group.rank, " of ", group.size);
-  UniqueId id;
-  std::copy(group.id.begin(), group.id.end(), id.bytes);
-  check_nccl(nccl().CommInitRank(&comm_, group.size, id, group.rank), "joining a group");
-}
-
-Communicator::~Communicator() { nccl().CommDestroy(comm_); }
-
-void Communicator::all_reduce(const Tensor& tensor, cudaStream_t stream) const {
-  HYPIC_CHECK(tensor.contiguous() && (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16),
-              "all_reduce of ", name_of(tensor.dtype), " ", tensor.shape_string());
-  if (tensor.size() == 0) return;
-  check_nccl(nccl().AllReduce(tensor.data, tensor.data, static_cast<size_t>(tensor.size()),
-                              tensor.dtype == DType::f32 ? kFloat32 : kBfloat16, kSum, comm_, stream),
-             "all_reduce");
-}
+std::shared_ptr<RankGroup> make_nccl_group(std::span<const int> devices) { return std::make_shared<NcclGroup>(devices); }
 
 }  // namespace hypic::cuda

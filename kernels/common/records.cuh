@@ -27,6 +27,9 @@ class Records {
   // `launches` counts what runs, replayed or not.
   void replay(const std::string& key, const std::function<void()>& enqueue, cudaStream_t stream, Launches& launches);
 
+  // Drops all records; none may be running.
+  void forget();
+
   // False, and nothing done, where the memory was not taken by what was recorded.
   bool give_back(void* memory) noexcept { return arena_.give_back(memory); }
 
@@ -35,7 +38,6 @@ class Records {
     cudaGraphExec_t graph = nullptr;
     Launches launches;  // of one run
   };
-  void forget();
   Arena arena_;
   std::map<std::string, Record> records_;
 };

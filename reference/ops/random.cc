@@ -19,10 +19,12 @@ double normal(uint64_t stream, uint64_t i) {
          std::cos(2 * std::numbers::pi * uniform(stream, 2 * i + 1));
 }
 
+int64_t number(const RandomNormalArgs& a, int64_t i) { return i / a.columns * a.stride + i % a.columns; }
+
 }  // namespace
 
 void random_normal(const RandomNormalArgs& a) {
-  HYPIC_CHECK(a.out.contiguous());
+  HYPIC_CHECK(a.out.contiguous() && 0 < a.columns && a.columns <= a.stride);
   const int64_t size = a.out.size();
   visit_float(a.out.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -31,7 +33,7 @@ void random_normal(const RandomNormalArgs& a) {
       parallel_for((size + kBlock - 1) / kBlock, 64 * size, [&](int64_t block) {
         for (int64_t i = block * kBlock; i < std::min(size, (block + 1) * kBlock); ++i)
           out[i] = static_cast<float>(
-              BFloat16::from(static_cast<float>(a.mean + a.deviation * normal(a.stream, i))));
+              BFloat16::from(static_cast<float>(a.mean + a.deviation * normal(a.stream, number(a, i)))));
       });
     } else {
       HYPIC_CHECK(false, "random numbers as ", name_of(a.out.dtype));
