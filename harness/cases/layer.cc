@@ -298,13 +298,25 @@ class Layer::Oracle {
 // The layer
 // ------------------------------------------------------------------------------------------
 
+namespace {
+// Where keys come again, a write of up to w puts in w (|v| + |Sᵀk|) and takes as much out the next time: narrow operands
+// round that, which is w times what stays.
+double tolerance_of(const Context& context, const FamilyReference& family, const Dims& dims, bool repeated) {
+  double most = 1;
+  if (repeated && context.compute() != DType::f32 && context.compute() != DType::f64)
+    for (const InputSpec& spec : family.inputs(dims))
+      if (spec.role == Role::write) most = std::max(most, spec.max);
+  return most * tolerance(context.compute(), repeated);
+}
+}  // namespace
+
 Layer::Layer(Context& context, const FamilyReference& family, const Dims& dims, Inputs inputs,
              const LayerSetup& setup)
     : context_(context),
       family_(family),
       dims_(dims),
       setup_(setup),
-      tolerance_(tolerance(context.compute(), setup.repeated)),
+      tolerance_(tolerance_of(context, family, dims, setup.repeated)),
       pools_(context.backend),
       computed_(dims.T) {
   for (const InputSpec& spec : family.inputs(dims)) {
