@@ -14,16 +14,19 @@
 namespace hypic {
 namespace {
 
-// Nothing where the name is of no CUDA backend.
-std::optional<cuda::CudaOptions> cuda_options(const std::string& name) {
+// Of "cuda", "cuda32:plain" and so on; nothing for others.
+std::optional<cuda::CudaOptions> cuda_options(const std::string& name, int device = 0) {
   for (const auto& [family, compute] : {std::pair{"cuda", DType::bf16}, {"cuda32", DType::f32}}) {
-    if (name == family || name == str(family, ":fast")) return cuda::CudaOptions{.compute = compute};
-    if (name == str(family, ":plain")) return cuda::CudaOptions{.compute = compute, .rung = cuda::Rung::plain};
+    if (name == family || name == str(family, ":fast")) return cuda::CudaOptions{.compute = compute, .device = device};
+    if (name == str(family, ":plain"))
+      return cuda::CudaOptions{.compute = compute, .rung = cuda::Rung::plain, .device = device};
   }
   return {};
 }
 
 }  // namespace
+
+bool on_gpu(const std::string& name) { return cuda_options(name.substr(0, name.find('+'))).has_value(); }
 
 std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   if (const size_t plus = name.find('+'); plus != name.npos) {
@@ -34,10 +37,7 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   }
   if (name == "cpu") return reference::make_cpu_backend();
   if (name == "cpu64") return reference::make_cpu64_backend();
-  if (auto options = cuda_options(name)) {
-    options->device = device;
-    return cuda::make_cuda_backend(*options);
-  }
+  if (const auto options = cuda_options(name, device)) return cuda::make_cuda_backend(*options);
   if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
   fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT");
 }

@@ -20,6 +20,8 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int device = 0);
 // The ranks of a tensor-parallel group: of cpu and cpu64 threads of this process; of cuda and cuda32, on either rung, one a
 // device: all different, or all the same, which tries the ranks on one GPU. Error: another backend; as of make_backend.
 std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::span<const int> devices);
+// Whether it is a backend of a GPU, with or without a plug-in; not so for an unknown name.
+bool on_gpu(const std::string& name);
 
 // `backend` on a rung of kernels, "plain" or "fast" ("": as it is). Error: another rung, or a backend that has
 // none.

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "core/check.h"
+#include "harness/backends.h"
 #include "harness/model_choice.h"
 #include "kernels/device.h"
 #include "models/model.h"
@@ -142,6 +143,14 @@ void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& resu
 
 std::string backend_of(const SuiteCase& suite_case, const DriverContext& context) {
   return context.backend.empty() ? text_parameter(suite_case, "backend") : context.backend;
+}
+
+void require_backend(const std::string& backend, const DriverContext& context) {
+  std::string why_none;
+  if (context.no_gpu && on_gpu(backend) && gpus(&why_none).empty())
+    context.no_gpu->insert(str(backend, ": ", why_none));
+  else
+    make_backend(backend);
 }
 
 Subject subject_of(const SuiteCase& suite_case, const DriverContext& context) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ struct DriverContext {
   std::string logits;   // --logits: reference logits of the model; empty: none
   ProgressFn progress = {};  // while a case is prepared, of what takes long there; empty: nobody listens
   bool* data_used = nullptr;  // set by a case that reads `data`
+  // Of a dry run: hears of backends that this machine has no GPU for, each with the reason, which is no error then.
+  std::set<std::string>* no_gpu = nullptr;
   ItemLog* items = nullptr;   // where a case keeps its items, open once it runs; nullptr: nowhere
 };
 
@@ -53,6 +56,9 @@ const Driver* find_driver(std::string_view name);  // nullptr where unknown
 
 // The backend that a case names, or that replaces it; empty: the driver's own.
 std::string backend_of(const SuiteCase& suite_case, const DriverContext& context);
+
+// Whether it can be made here: Error as of make_backend, but for a GPU that is not there where the context asks for none.
+void require_backend(const std::string& backend, const DriverContext& context);
 
 // What a case runs on, as far as expectations ask.
 struct Subject {

@@ -79,7 +79,7 @@ ModelChoice read_model_choice(Parameters& parameters, const DriverContext& conte
     if (!context.devices.empty()) choice.devices = context.devices;
   }
   if (choice.devices.size() < 2) {
-    make_backend(choice.backend);
+    require_backend(choice.backend, context);
   } else {
     part_of(spec_of(choice.model), 0, static_cast<int>(choice.devices.size()));
   }

@@ -127,7 +127,7 @@ class Progress {
     std::snprintf(percent, sizeof(percent), "%3.0f%%", 100 * share);
     if (share >= 0.05)  // before, there is little to go by
       std::snprintf(left, sizeof(left), ", about %.0f s left", spent / share - spent);
-    const std::string line = one_line(str(head_, percent, "  ", name_, ": ", what, left));
+    const std::string line = one_line(str(head_, percent, left, "  ", name_, ": ", what));
     if (overwrites)
       *settings_.log << "\r\033[K" << cut(line, terminal_width() - 1) << std::flush;
     else

@@ -40,7 +40,8 @@ std::vector<std::string> slurm_nodes(std::string_view list);
 // controller (github.com/kubernetes-sigs/lws), all on one port.
 std::vector<WorkerAddress> workers_of_lws(const Variables& variables, uint16_t port);
 
-// One worker for each address that NAME:PORT resolves to, in their order. Error: it does not resolve.
+// One worker for each address that NAME:PORT resolves to, in their order. Takes as long as the resolver does. Error: it
+// does not resolve.
 std::vector<WorkerAddress> workers_of_dns(Role role, const std::string& name);
 
 // "HOST:PORT" or "[V6]:PORT" taken apart. Error, with what it is for: none.

@@ -462,7 +462,7 @@ TEST(Cluster, LostWorkersAreReplacedOrSaid) {
   const Answer none = cluster.run(request);
   EXPECT_EQ(none.status, 503);
   EXPECT_FALSE(none.error.empty());
-  EXPECT_FALSE(cluster.router->load().ready);
+  EXPECT_FALSE(cluster.router->load().ready());
   cluster.router->up(0, {.incarnation = 2, .address = "combine"});
   EXPECT_EQ(cluster.run(request).tokens, expected);
 }

@@ -282,7 +282,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       states_("state slot", options.pools.state_slots),
       cache_(str(model.identity(), "|", hex(Sha256().add(model.spec().config).digest()), "|",
                  model.backend().name(), "|", name_of(model.backend().compute_dtype()), "|",
-                 name_of(options.cache.format), "|rank ", model.spec().rank, " of ", model.spec().ranks),
+                 name_of(options.cache.format), "|numerics ", kResidueNumerics, "|rank ", model.spec().rank, " of ", model.spec().ranks),
              model, pools_, pages_, operators_, states_, options.cache) {
   if (model.peers().empty()) return;
   std::vector<Backend*> ranks = {&model.backend()};

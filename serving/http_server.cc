@@ -387,8 +387,9 @@ struct HttpServer::Impl {
     if (path == "/health") {
       check(request, get, false);
       const Load load = handler.load();
-      if (load.ready && !load.draining) return json_response(200, "{\"status\":\"ready\"}\n");
-      return json_response(503, load.draining ? "{\"status\":\"draining\"}\n" : "{\"status\":\"warming up\"}\n");
+      if (load.draining) return json_response(503, "{\"status\":\"draining\"}\n");
+      if (load.ready()) return json_response(200, "{\"status\":\"ready\"}\n");
+      return json_response(503, ordered_json{{"status", "not ready"}, {"reason", load.why_not_ready}}.dump() + "\n");
     }
     if (path == "/metrics") {
       check(request, get, false);
@@ -589,7 +590,8 @@ struct HttpServer::Impl {
     if (with_ids) answer.token_ids.emplace();
     std::optional<TextStream> text;
     if (options.tokenizer) text.emplace(*options.tokenizer, wanted.stop);
-    if (!handler.load().ready) throw ApiError(503, "the server is warming up; /health says when it is ready");
+    if (const Load load = handler.load(); !load.ready())
+      throw ApiError(503, str("not ready: ", load.why_not_ready, "; /health says when it is"));
     Asked asked(handler, std::move(prompt), connection.stream.get_executor());
     if (asked.id == 0)
       throw draining ? ApiError(503, "the server is shutting down")

@@ -83,8 +83,7 @@ std::string Metrics::text(const Load& load) const {
     for (const auto& [key, value] : values) text += str(name, "{", label, "=\"", key, "\"} ", value, "\n");
   };
   using Values = std::vector<std::pair<const char*, int64_t>>;
-  const CacheUsage& cache = load.cache;
-  one("hypic_ready", "1 once warm and until the server drains", "gauge", load.ready && !load.draining ? 1 : 0);
+  one("hypic_ready", "1 once warm and until the server drains", "gauge", load.ready() && !load.draining ? 1 : 0);
   one("hypic_requests_running", "Requests on the engine", "gauge", load.running);
   one("hypic_requests_waiting", "Requests that wait for room", "gauge", load.waiting);
   family("hypic_http_responses_total", "Answers by status", "counter", "status", answered_);
@@ -96,14 +95,16 @@ std::string Metrics::text(const Load& load) const {
          Values{{"prefix", reused_.prefix}, {"segment", reused_.segments}});
   one("hypic_seam_tokens_total", "Tokens of cached segments that were computed again", "counter", reused_.recomputed);
   one("hypic_generation_tokens_total", "Tokens of answers", "counter", answer_tokens_);
-  family("hypic_cache_lookups_total", "Lookups of segments and prefixes", "counter", "result",
-         Values{{"hit", cache.hits}, {"miss", cache.misses}});
-  family("hypic_cache_lower_hits_total", "Hits that came from a lower tier", "counter", "tier",
-         Values{{"host", cache.host_hits}, {"disk", cache.disk_hits}});
-  family("hypic_cache_bytes", "Bytes of cached entries", "gauge", "tier",
-         Values{{"device", cache.device.total()}, {"host", cache.host.total()}, {"disk", cache.disk.total()}});
-  one("hypic_cache_entries", "Cached entries; a segment has two", "gauge", cache.entries);
-  one("hypic_cache_evicted_total", "Entries that are gone for want of room", "counter", cache.evicted);
+  if (const auto& cache = load.cache) {
+    family("hypic_cache_lookups_total", "Lookups of segments and prefixes", "counter", "result",
+           Values{{"hit", cache->hits}, {"miss", cache->misses}});
+    family("hypic_cache_lower_hits_total", "Hits that came from a lower tier", "counter", "tier",
+           Values{{"host", cache->host_hits}, {"disk", cache->disk_hits}});
+    family("hypic_cache_bytes", "Bytes of cached entries", "gauge", "tier",
+           Values{{"device", cache->device.total()}, {"host", cache->host.total()}, {"disk", cache->disk.total()}});
+    one("hypic_cache_entries", "Cached entries; a segment has two", "gauge", cache->entries);
+    one("hypic_cache_evicted_total", "Entries that are gone for want of room", "counter", cache->evicted);
+  }
   if (load.router) {
     one("hypic_router_workers_up", "Workers that are up", "gauge", load.router->workers_up);
     one("hypic_router_retried_total", "Requests that began again on another worker", "counter", load.router->retried);

@@ -35,8 +35,10 @@ struct RouterLoad {
 // How things stand.
 struct Load {
   int64_t running = 0, waiting = 0;  // requests
-  bool ready = false, draining = false;
-  CacheUsage cache;
+  std::string why_not_ready = "it is warming up";  // empty: ready
+  bool draining = false;
+  bool ready() const { return why_not_ready.empty(); }
+  std::optional<CacheUsage> cache;  // of who has one
   std::optional<RouterLoad> router;
 };
 

@@ -13,6 +13,11 @@
 
 namespace hypic {
 
+// Of the numbers in residues: part of every identity under which they are kept or sent. To be raised with each change
+// that makes a residue of the same tokens, model and dtypes another one: another order or precision of sums in a
+// kernel that prefill runs, other sections, another meaning of one. Residues of before are then misses.
+inline constexpr int kResidueNumerics = 1;
+
 // How operators are kept outside the device; K, V, convolution tails and saved states always keep
 // their dtype.
 enum class ResidueFormat : uint8_t {

@@ -21,9 +21,10 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 struct Router::Core : std::enable_shared_from_this<Core> {
   struct Worker {
     std::string name;
-    std::shared_ptr<ScatterPeer> scatter;  // one of the two
+    std::shared_ptr<ScatterPeer> scatter;  // one of the two; neither: it was removed, its place is free
     std::shared_ptr<CombinePeer> combine;
     Life life;        // incarnation 0: down
+    std::string why;  // it is down
     double load = 0;  // seconds of work that it was given and has not done
     CostModel compute;
     bool up() const { return life.incarnation != 0; }
@@ -61,6 +62,7 @@ struct Router::Core : std::enable_shared_from_this<Core> {
   const RouterOptions options;
   mutable std::mutex mutex;  // of what follows
   std::vector<Worker> workers;
+  std::map<std::string, std::string> unknown;  // names that stand for workers that combine: why for none
   std::map<uint64_t, Ask> asks;
   HitDirectory directory;
   CostModel transfer;
@@ -76,6 +78,34 @@ struct Router::Core : std::enable_shared_from_this<Core> {
 
   int64_t workers_up() const {
     return std::count_if(workers.begin(), workers.end(), [](const Worker& one) { return one.up(); });
+  }
+
+  // Empty where a worker that combines is up.
+  std::string why_not_ready() const {
+    std::vector<std::string> down;
+    for (const auto& [name, why] : unknown) down.push_back(why);
+    for (const Worker& one : workers) {
+      if (one.combine && one.up()) return {};
+      if (one.combine) down.push_back(one.why);
+    }
+    constexpr size_t kNamed = 4;
+    std::string text = "no worker that combines is up";
+    for (size_t i = 0; i < std::min(down.size(), kNamed); ++i) text += (i == 0 ? " (" : "; ") + down[i];
+    if (down.size() > kNamed) text += str("; and ", down.size() - kNamed, " more");
+    return text + (down.empty() ? "" : ")");
+  }
+
+  // Nothing refers to the place of a worker that was removed: what it had to do ended when it went down.
+  int add(Worker worker) {
+    worker.why = worker.name + ": not reached yet";
+    const auto free =
+        std::find_if(workers.begin(), workers.end(), [](const Worker& one) { return !one.scatter && !one.combine; });
+    const auto number = static_cast<int>(free - workers.begin());
+    if (free == workers.end())
+      workers.push_back(std::move(worker));
+    else
+      *free = std::move(worker);
+    return number;
   }
 
   // The one that is up and has most of the prompt, of equal ones the one with least to do.
@@ -104,8 +134,7 @@ struct Router::Core : std::enable_shared_from_this<Core> {
     for (size_t i = 0; i + 1 < segments.size(); ++i) keys.push_back(segment_key(segments[i]));
     ask.combine = choose(keys, ask.request, avoid);
     if (ask.combine < 0) {
-      end(ask, {.kind = Notice::Kind::failed, .last = true, .status = 503, .error = "no worker that combines is up"},
-          later);
+      end(ask, {.kind = Notice::Kind::failed, .last = true, .status = 503, .error = why_not_ready()}, later);
       return;
     }
     Worker& combine = workers[ask.combine];
@@ -302,11 +331,12 @@ struct Router::Core : std::enable_shared_from_this<Core> {
     start(ask, ask.combine, later);
   }
 
-  void down(int worker, const std::string& why) {
+  void down(int worker, const std::string& cause) {
     Later later;
     {
       const std::scoped_lock lock(mutex);
       Worker& lost = workers.at(worker);
+      const std::string why = lost.why = str(lost.name, ": ", cause);
       if (!lost.up()) return;
       lost.life = {};
       lost.load = 0;
@@ -332,13 +362,15 @@ struct Router::Core : std::enable_shared_from_this<Core> {
               {.kind = Notice::Kind::failed,
                .last = true,
                .status = CombinePeer::kLost,
-               .error = str("the worker that answered is lost: ", why)},
+               .error = CombinePeer::lost(why)},
               later);
       }
     }
     run(later);
   }
 };
+
+std::string CombinePeer::lost(const std::string& why) { return str("the worker that combines is lost: ", why); }
 
 Router::Router(Metrics& metrics, const RouterOptions& options) : core_(std::make_shared<Core>(metrics, options)) {}
 
@@ -359,14 +391,27 @@ Router::~Router() {
 
 int Router::add_scatter(const std::string& name, std::shared_ptr<ScatterPeer> peer) {
   const std::scoped_lock lock(core_->mutex);
-  core_->workers.push_back({.name = name, .scatter = std::move(peer)});
-  return static_cast<int>(core_->workers.size()) - 1;
+  return core_->add({.name = name, .scatter = std::move(peer)});
 }
 
 int Router::add_combine(const std::string& name, std::shared_ptr<CombinePeer> peer) {
   const std::scoped_lock lock(core_->mutex);
-  core_->workers.push_back({.name = name, .combine = std::move(peer)});
-  return static_cast<int>(core_->workers.size()) - 1;
+  return core_->add({.name = name, .combine = std::move(peer)});
+}
+
+void Router::remove(int worker) {
+  down(worker, "it was removed");
+  Core::Worker removed;  // its peer may hold calls that hold the core
+  const std::scoped_lock lock(core_->mutex);
+  std::swap(removed, core_->workers.at(worker));
+}
+
+void Router::unknown(const std::string& name, const std::string& why) {
+  const std::scoped_lock lock(core_->mutex);
+  if (why.empty())
+    core_->unknown.erase(name);
+  else
+    core_->unknown[name] = why;
 }
 
 void Router::up(int worker, const Life& life) {
@@ -457,8 +502,7 @@ Load Router::load() const {
   const std::scoped_lock lock(core_->mutex);
   Load load;
   for (const auto& [id, ask] : core_->asks) ++(ask.started ? load.running : load.waiting);
-  load.ready = std::any_of(core_->workers.begin(), core_->workers.end(),
-                           [](const Core::Worker& worker) { return worker.combine && worker.up(); });
+  load.why_not_ready = core_->why_not_ready();
   load.draining = core_->draining;
   const RouterCounters& now = core_->counters;
   load.router = {.workers_up = core_->workers_up(),

@@ -43,6 +43,8 @@ class CombinePeer {
   virtual void flush() = 0;
 
   static constexpr int kLost = 503;
+  // What the owner of a request is told then. `why` names the worker.
+  static std::string lost(const std::string& why);
 };
 
 struct RouterOptions {
@@ -67,9 +69,13 @@ class Router final : public RequestHandler {
   // Owners hear nothing more.
   ~Router() override;
 
-  // Workers are known from the start and up or down from time to time, at first down.
+  // Workers are up or down from time to time, at first down. The number is the worker's until it is removed.
   int add_scatter(const std::string& name, std::shared_ptr<ScatterPeer> peer);
   int add_combine(const std::string& name, std::shared_ptr<CombinePeer> peer);
+  void remove(int worker);  // down first, if it is not
+  // Why workers that combine are not even known, by what stands for them, with its name; empty: they are. Said where
+  // none is up.
+  void unknown(const std::string& name, const std::string& why);
   struct Life {
     uint64_t incarnation = 0;  // of its process; never 0
     std::string address;       // of what it receives, if it combines

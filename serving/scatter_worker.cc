@@ -1,7 +1,6 @@
 #include "serving/scatter_worker.h"
 
 #include <algorithm>
-#include <future>
 #include <map>
 #include <utility>
 
@@ -110,6 +109,7 @@ ScatterWorker::~ScatterWorker() {
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
+    commands_.close();
   }
   changed_.notify_all();
   computing_.join();
@@ -145,14 +145,7 @@ void ScatterWorker::prefill(PrefillJob wanted, std::function<void(const PrefillR
 }
 
 void ScatterWorker::flush() {
-  std::packaged_task<void()> task([&] { engine_.flush(); });
-  {
-    const std::scoped_lock lock(mutex_);
-    if (stopping_) return;
-    commands_.push_back([&] { task(); });
-  }
-  changed_.notify_all();
-  task.get_future().get();
+  commands_.run([this] { engine_.flush(); });
 }
 
 int64_t ScatterWorker::waiting() const {
@@ -165,13 +158,13 @@ void ScatterWorker::compute() {
   for (;;) {
     auto group = std::make_shared<Group>();
     std::vector<Waiting> late;
-    std::deque<std::function<void()>> commands;
+    CommandQueue::Commands commands;
     bool stop;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stopping_ || !queue_.empty() || !commands_.empty(); });
       stop = stopping_;
-      commands.swap(commands_);
+      commands = commands_.take();
       std::map<Tokens, size_t> known;
       int64_t rows = 0;
       while (!queue_.empty()) {
@@ -196,7 +189,7 @@ void ScatterWorker::compute() {
         queue_.pop_front();
       }
     }
-    for (const auto& command : commands) command();
+    for (auto& command : commands) command();
     for (const Waiting& one : late) {
       auto alone = std::make_shared<Group>();
       alone->segments.emplace_back();

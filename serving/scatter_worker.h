@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "serving/command_queue.h"
 #include "serving/engine.h"
 #include "serving/host_memory.h"
 #include "serving/residue_store.h"
@@ -101,7 +102,7 @@ class ScatterWorker {
   };
   std::deque<Waiting> queue_;
   std::deque<Sending> sendings_;
-  std::deque<std::function<void()>> commands_;
+  CommandQueue commands_{mutex_, changed_};
   bool stopping_ = false, computed_ = false;  // computed_: nothing more comes to be sent
   std::atomic<int64_t> fetched_ = 0, kept_ = 0;
   std::thread computing_, sending_;

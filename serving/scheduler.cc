@@ -1,7 +1,6 @@
 #include "serving/scheduler.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "core/check.h"
@@ -22,6 +21,7 @@ Scheduler::~Scheduler() {
   {
     const std::scoped_lock lock(mutex_);
     stopping_ = true;
+    commands_.close();
   }
   woken_.notify_all();
   thread_.join();
@@ -49,14 +49,7 @@ void Scheduler::cancel(uint64_t id) {
 }
 
 void Scheduler::flush() {
-  std::packaged_task<void()> task([&] { engine_.flush(); });
-  {
-    const std::scoped_lock lock(mutex_);
-    if (stopping_) return;
-    commands_.push_back([&] { task(); });
-  }
-  woken_.notify_all();
-  task.get_future().get();
+  commands_.run([this] { engine_.flush(); });
 }
 
 void Scheduler::drain() {
@@ -74,7 +67,10 @@ Load Scheduler::load() const {
   const std::scoped_lock lock(mutex_);
   Load load = load_;
   load.waiting = waiting_;
-  load.ready = warm_;
+  if (warm_)
+    load.why_not_ready.clear();
+  else if (!warm_error_.empty())
+    load.why_not_ready = "the first request failed: " + warm_error_;
   load.draining = draining_;
   return load;
 }
@@ -84,7 +80,7 @@ void Scheduler::run() {
   warm_up();
   for (;;) {
     std::vector<uint64_t> cancelled;
-    std::deque<std::function<void()>> commands;
+    CommandQueue::Commands commands;
     {
       std::unique_lock lock(mutex_);
       const auto something = [&] {
@@ -94,15 +90,15 @@ void Scheduler::run() {
       std::move(arrived_.begin(), arrived_.end(), std::back_inserter(queue_));
       arrived_.clear();
       cancelled.swap(cancelled_);
-      commands.swap(commands_);
+      commands = commands_.take();
       if (stopping_) {
         lock.unlock();
-        for (const auto& command : commands) command();
+        for (auto& command : commands) command();
         for (const auto& [ticket, job] : running_) engine_.cancel(ticket);
         return;
       }
     }
-    for (const auto& command : commands) command();
+    for (auto& command : commands) command();
     for (const uint64_t id : cancelled) {
       const auto has_id = [&](const Job& job) { return job.id == id; };
       if (const auto found = std::find_if(queue_.begin(), queue_.end(), has_id); found != queue_.end()) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "serving/command_queue.h"
 #include "serving/engine.h"
 #include "serving/metrics.h"
 #include "serving/request_handler.h"
@@ -79,12 +80,12 @@ class Scheduler final : public RequestHandler {
   std::condition_variable woken_, said_;
   std::deque<Job> arrived_;
   std::vector<uint64_t> cancelled_;
-  std::deque<std::function<void()>> commands_;
+  CommandQueue commands_{mutex_, woken_};
   uint64_t last_id_ = 0;
   int64_t waiting_ = 0;  // here and on the thread
   bool stopping_ = false, draining_ = false, warm_ = false;
   std::string warm_error_;
-  Load load_;
+  Load load_{.cache = CacheUsage{}};
 
   // The thread's own.
   std::deque<Job> queue_;

@@ -172,7 +172,8 @@ TcpReceiver::TcpReceiver(PacketSink& sink, const std::string& host, uint16_t por
                                               : reinterpret_cast<sockaddr_in&>(bound).sin_port);
     listener_ = ::dup(socket.fd());
   }
-  require(listener_ >= 0, host, ":", port, ": cannot listen: ", std::strerror(error));
+  require(listener_ >= 0, "cannot listen for residues on ", host, ":", port, ": ", std::strerror(error),
+          "; choose another address with --data");
   thread_ = std::thread([this] { accept(); });
 }
 

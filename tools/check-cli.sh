@@ -165,6 +165,15 @@ printf '%s\n' '{"_id": "a", "dataset": "hotpotqa", "input": "Q?", "context": "Pa
 expect 2 "rows of hotpotqa, not of triviaqa; without --data its tokens are random" \
   ttft --dataset triviaqa --rows 1 --data "$out/rows.jsonl" --out "$out/ttft"
 expect 0 "about 161 s on an H200 by the suite" run suites/ttft.json --model random:ring-mini-linear-2.0 --backend cpu --dry-run
+if [ -z "$(ls /dev/nvidia[0-9]* 2>/dev/null)" ]; then  # suites of a GPU are listed and checked without one
+  for suite in $(grep -l '"backend": "cuda' suites/*.json); do
+    expect 0 "cannot run on this machine: backend cuda" run "$suite" --dry-run
+  done
+  expect 0 "expectations: 1" run suites/cold.json --dry-run
+  expect 2 'unknown backend "cudas"' run suites/cold.json --backend cudas --dry-run
+  sed 's/"workers"/"worker"/' suites/cold.json >"$out/cold.json"
+  expect 2 'unknown parameter "worker"' run "$out/cold.json" --dry-run
+fi
 asked="--model random:granite-4.0-h-350m-tiny:3 --task fact --segments 2 --tokens 32 --rows 2 --new-tokens 2 --quiet"
 expect 0 "MEASURED: report in" quality $asked --modes prefix,addition --out "$out/quality"
 expect 0 "MEASURED" quality $asked --modes prefix,addition --out "$out/quality" --resume

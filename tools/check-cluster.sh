@@ -14,6 +14,7 @@ complain() { echo "$*" >&2; status=1; }
 # start NAME ARGUMENTS...: a process in the background, and the address that it says it is on, in $address.
 start() {
   name=$1; shift
+  rm -f "$out/$name.out"  # of an earlier process of this name
   "$hypic" "$@" >"$out/$name.out" 2>"$out/$name.err" &
   eval "pid_$name=$!"
   pids="$pids $!"
@@ -43,6 +44,9 @@ wait_until_ready() {
 }
 workers_up() { grep -c ': up, ' "$out/router.err"; }
 
+# Without gRPC's own look after its channels every five seconds, a router that waits for it finds workers never.
+export GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS=0
+
 start alone serve --model $model --port 0
 alone=$address
 start combine worker --role combine --model $model --listen 127.0.0.1:0 --patience 1 --first-patience 20
@@ -52,6 +56,9 @@ one=$address
 start two worker --role scatter --model $model --listen 127.0.0.1:0
 two=$address
 printf '%s\n' "# the workers of this test" "combine $combine" "scatter $one" "scatter $two" >"$out/workers"
+said=$("$hypic" worker --model $model --listen "$one" 2>&1)
+[ "$?,$said" = "2,hypic: cannot listen for routers on $one: Address already in use; choose another address with --listen" ] ||
+  complain "a worker on a taken port says: $said"
 start router router --model $model --port 0 --workers "$out/workers" --policy round_robin
 router=$address
 wait_until_ready "$alone"
@@ -69,6 +76,7 @@ same() {
 # count WHO: segments so far.
 count() { curl -s "http://$router/metrics" | sed -n "s/^hypic_router_segments_total{by=\"$1\"} //p"; }
 same 1
+curl -s "http://$router/metrics" | grep -q ^hypic_cache_ && complain "the router counts a cache that it does not have"
 [ "$(count scatter)" -gt 0 ] || complain "the workers computed no segments"
 same 1
 kill -STOP $pid_one  # it takes what it is sent and does nothing
@@ -79,7 +87,14 @@ same 3
 kill -9 $pid_two
 same 4
 same 5
+curl -sN -m 60 "http://$router/v1/completions" -d '{"prompt": "A long answer?", "max_tokens": 2000, "stream": true,
+  "ignore_eos": true}' >"$out/stream" &
+stream=$!
+for i in $(seq 100); do [ -s "$out/stream" ] && break; sleep 0.1; done
 kill -9 $pid_combine
+wait $stream
+grep -q "the worker that combines is lost: $combine: the connection was closed: its process has ended" "$out/stream" ||
+  complain "a stream whose worker is killed ends with: $(tail -n 3 "$out/stream")"
 answer=$(ask "$router" 6)
 case $answer in *message*) ;; *) complain "without workers: \"$answer\", not a reason" ;; esac
 start combine worker --role combine --model $model --listen "$combine"
@@ -87,9 +102,33 @@ wait_until_ready "$router"
 same 7
 kill -TERM $pid_router
 wait $pid_router || complain "the router ended with $?"
+# A router that is there before its workers says what it waits for, and finds them.
+kill -9 $pid_combine
 start router router --model $model --port 0 --combine "$combine" --scatter "$one"
 router=$address
+wait_for_reason() {
+  for i in $(seq 100); do
+    case $(curl -s "http://$router/health") in *"$1"*) return ;; esac
+    sleep 0.1
+  done
+  complain "/health never says \"$1\": $(curl -s "http://$router/health")"
+}
+wait_for_reason "no worker that combines is up ($combine: nothing listens there)"
+sleep 3
+start one worker --role scatter --model $model --listen "$one"
+start combine worker --role combine --model $model --listen "$combine"
 wait_until_ready "$router"
 same 8
+# Every address of a name.
+start named router --model $model --port 0 --combine "dns:localhost:${combine##*:}" --scatter "dns:localhost:${one##*:}"
+router=$address
+wait_until_ready "$router"
+same 9
+start other router --model $model --mode transition --port 0 --combine "$combine"
+router=$address
+wait_for_reason "($combine: differs in --mode: ours transition, theirs transition_rope_seam)"
+start forgetful router --port 0 --combine "$combine"
+router=$address
+wait_for_reason "($combine: differs in --model: ours random:qwen3.5-tiny:0, theirs tiny-qwen3.5)"
 [ $status -eq 0 ] && echo "the workers answer as one engine"
 exit $status

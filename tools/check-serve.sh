@@ -8,15 +8,20 @@ trap 'kill "$server" 2>/dev/null; rm -rf "$out"' EXIT
 status=0
 wrong() { echo "$*" >&2; status=1; }
 
-"$hypic" serve --model datasets/models/tiny-qwen3.5 --port 0 >"$out/log" 2>&1 &
-server=$!
-for _ in $(seq 300); do
-  url=$(sed -n 's|^hypic serves .* on \(http://.*\)$|\1|p' "$out/log")
-  [ -n "$url" ] && break
-  kill -0 "$server" 2>/dev/null || break
-  sleep 0.1
-done
-[ -n "$url" ] || { cat "$out/log" >&2; echo "the server did not start" >&2; exit 1; }
+start() {
+  "$hypic" serve --model datasets/models/tiny-qwen3.5 --port 0 >"$out/log" 2>&1 &
+  server=$!
+  for _ in $(seq 3000); do
+    url=$(sed -n 's|^hypic serves .* on \(http://.*\)$|\1|p' "$out/log")
+    [ -n "$url" ] && return
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.01
+  done
+  cat "$out/log" >&2
+  echo "the server did not start" >&2
+  exit 1
+}
+start
 
 if command -v curl >/dev/null; then
   for page in README.md docs/serving.md; do
@@ -43,5 +48,12 @@ fi
 kill "$server"
 wait "$server" || wrong "the server ended with $?: $(cat "$out/log")"
 grep -q draining "$out/log" || wrong "the server did not say that it drains: $(cat "$out/log")"
+# A terminal and a parent may both send its interrupt.
+for round in $(seq 20); do
+  start
+  kill -INT "$server"
+  kill -INT "$server" 2>/dev/null
+  wait "$server" || wrong "interrupted twice, in round $round, the server ended with $?: $(cat "$out/log")"
+done
 [ $status -eq 0 ] && echo "clients get the answers that are documented"
 exit $status

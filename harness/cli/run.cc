@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include "core/check.h"
 #include "harness/assets.h"
@@ -216,11 +217,14 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
     RunSettings& settings = options->settings;
     const Suite suite = load_suite(asset(options->suite));
     if (options->dry_run) {
+      std::set<std::string> no_gpu;
+      settings.context.no_gpu = &no_gpu;
       const std::vector<PreparedCase> cases = prepare_suite(suite, settings);
       for (const PreparedCase& prepared : cases)
         std::cout << prepared.suite_case->name << ": driver " << prepared.suite_case->driver
                   << ", expectations: " << prepared.suite_case->expectations.size() << "\n";
       if (const std::string estimate = estimated(suite, cases); !estimate.empty()) std::cout << estimate << "\n";
+      for (const std::string& why : no_gpu) std::cout << "cannot run on this machine: backend " << why << "\n";
       return;
     }
     require(options->time_budget >= 0, "--time-budget: must not be negative");

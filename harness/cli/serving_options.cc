@@ -1,11 +1,15 @@
 #include "harness/cli/serving_options.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <thread>
 
 #include "core/check.h"
 #include "harness/cli/run_options.h"
@@ -14,6 +18,9 @@
 
 namespace hypic {
 namespace {
+
+constexpr int kUnknown = -1;
+std::atomic<int> exit_status = kUnknown;
 
 std::string read_key(const std::string& path) {
   std::ifstream file(path);
@@ -109,14 +116,26 @@ sigset_t block_signals() {
 }
 
 void wait_for(const sigset_t& signals) {
-  int signal = 0;
-  sigwait(&signals, &signal);
-  // SIGTERM may come twice, to the process and to its group.
-  sigset_t interrupt;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+  int which = 0;
+  sigwait(&signals, &which);
+  // It stays blocked for all threads but this one's wait: a signal that is let through kills even a process that has
+  // just done its duty.
+  std::thread([first = std::chrono::steady_clock::now()] {
+    constexpr std::chrono::seconds kSameAgain{1};
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    int which = 0;
+    do sigwait(&interrupt, &which);
+    while (std::chrono::steady_clock::now() - first < kSameAgain);
+    if (const int status = exit_status; status != kUnknown) _exit(status);
+    signal(SIGINT, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+    raise(SIGINT);
+  }).detach();
 }
+
+void ends_with(int status) { exit_status = status; }
 
 int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& choice) {
   if (choice.server.api_key.empty() && !choice.server.address.starts_with("127.") && choice.server.address != "::1")
@@ -125,7 +144,9 @@ int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& cho
   std::cout << "draining" << std::endl;
   const bool all = http.drain(std::chrono::milliseconds(static_cast<int64_t>(choice.grace * 1000)));
   if (!all) std::cerr << "hypic: some requests did not end within --grace " << choice.grace << " s\n";
-  return all ? 0 : 1;
+  const int status = all ? 0 : 1;
+  ends_with(status);
+  return status;
 }
 
 }  // namespace hypic

@@ -37,8 +37,11 @@ void complete(DoorChoice& choice, const std::string& model, const std::string& p
 
 // The signals of an orderly end, for this thread to wait for: blocked before any other thread starts.
 sigset_t block_signals();
-// Until one of them comes; the next SIGINT then ends the process at once.
+// Until one of them comes. A SIGINT then ends the process at once, unless it comes within a second: that is the first
+// one again, as those get it that a terminal's process group and a parent both send it to.
 void wait_for(const sigset_t& signals);
+// What is left is to let go of everything: such a SIGINT no longer kills, but exits with this code.
+void ends_with(int status);
 // Serves until then; the exit code.
 int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& choice);
 

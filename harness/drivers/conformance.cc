@@ -177,7 +177,7 @@ SuiteCase part_of(const Selection& s, const std::string& name, const nlohmann::j
 
 }  // namespace
 
-std::vector<Case> selected(const Selection& s) {
+std::vector<Case> selected(const Selection& s, const DriverContext& context) {
   for (const std::string& name : s.families) {
     const FamilyTraits& traits = family_named(name);
     const std::string no_cell = conformance::case_of(traits.family).no_cell;
@@ -187,7 +187,7 @@ std::vector<Case> selected(const Selection& s) {
     require(among(operations(), op), "unknown operation \"", op,
             "\"; known: ", joined(operations()));
   if (!s.broken.empty() && s.broken != "all") fault_class(s.broken);
-  make_backend(s.backend);
+  require_backend(s.backend, context);
   if (!s.captured.empty()) {
     require(s.families.size() == 1, "captured activations need the one family that they are of");
     return {captured_case(s.captured, s.families[0])};
@@ -254,7 +254,7 @@ Work prepare_conformance(const SuiteCase& suite_case, const std::string& where,
   s.captured = parameters.text("captured", "");
   s.broken = parameters.text("broken", "");
   parameters.refuse_others();
-  const std::vector<conformance::Case> cases = conformance::selected(s);
+  const std::vector<conformance::Case> cases = conformance::selected(s, context);
   return [s, cases](const ProgressFn& progress) {
     return s.broken.empty() ? conformance::run_cases(s, cases, progress)
                             : conformance::run_broken(s, cases, progress);

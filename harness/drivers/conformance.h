@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "harness/cases/case.h"
+#include "harness/driver.h"
 #include "harness/suite.h"
 
 namespace hypic::conformance {
@@ -23,7 +24,7 @@ struct Selection {
 inline constexpr const char* kFailures = "Failures";
 
 // The cases that a selection names. Error: an unknown name or a bad file, or no case matches.
-std::vector<Case> selected(const Selection& selection);
+std::vector<Case> selected(const Selection& selection, const DriverContext& context = {});
 
 // One case of driver `conformance` for each family and operation of the selection.
 Suite suite_of(const Selection& selection);

@@ -67,7 +67,7 @@ Work prepare_goldens(const SuiteCase& suite_case, const std::string& where, cons
   const std::string in_suite = parameters.text("backend", "cpu");
   const std::string backend = context.backend.empty() ? in_suite : context.backend;
   parameters.refuse_others();
-  make_backend(backend);
+  require_backend(backend, context);
   require(context.model.empty(), where, ": the goldens driver has models of its own and takes no --model");
   std::error_code error;
   require(fs::is_directory(folder, error), where, ": ", folder, ": no such folder");

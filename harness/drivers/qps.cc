@@ -19,6 +19,7 @@
 #include "harness/load/schedule.h"
 #include "harness/load/search.h"
 #include "harness/load/summary.h"
+#include "harness/load/tally.h"
 #include "harness/measure/bootstrap.h"
 #include "harness/model_choice.h"
 #include "reports/text.h"
@@ -256,6 +257,8 @@ std::vector<Prompt> pool_prompts(const Shape& shape) {
   return prompts;
 }
 
+double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -269,6 +272,9 @@ struct Phase {
   bool decided = false, saturated = false;  // ended early, by the misses or by the number in flight
   std::string invalid, first_error;
 };
+
+// Hears how much of the time of a phase has passed, a share in [0, 1], and what is at hand.
+using LookFn = std::function<void(double, const std::string&)>;
 
 class Session {
  public:
@@ -290,8 +296,9 @@ class Session {
 
   // Brings the cache to its state, then offers `requests` at `rate`; once `enough` of them missed, the rest is not
   // sent. `rate` 0: as fast as the trace.
-  Phase measure(double rate, int64_t requests, int64_t enough, const std::function<void(const std::string&)>& say) {
+  Phase measure(double rate, int64_t requests, int64_t enough, const LookFn& say) {
     ++phase_;
+    begun_ = Clock::now();
     warm_up(say);
     if (s_.cache != Cache::any && s_.flush != "none") {
       const int status = post(client_.url, s_.flush);
@@ -325,7 +332,9 @@ class Session {
   }
 
  private:
-  void warm_up(const std::function<void(const std::string&)>& say) {
+  using Clock = std::chrono::steady_clock;
+
+  void warm_up(const LookFn& say) {
     if (s_.warmup == 0) return;
     std::vector<Prompt> prompts;
     if (s_.trace) {
@@ -338,41 +347,47 @@ class Session {
   }
 
   // A few at a time until all are answered. Error: one is not.
-  void closed_loop(const std::vector<Prompt>& prompts, const char* what,
-                   const std::function<void(const std::string&)>& say) {
+  void closed_loop(const std::vector<Prompt>& prompts, const char* what, const LookFn& say) {
     const Bodies bodies(prompts, s_.body);
     ClientOptions options = client_;
     options.max_concurrency = kPrimingAtOnce;
     options.threads = 1;
     options.timeout = std::max(s_.timeout, 60.0) * static_cast<double>(1 + prompts.size() / kPrimingAtOnce);
-    const std::vector<Record> records =
-        watched(options, std::vector<double>(prompts.size(), 0.0), bodies, nullptr, [&] { say(what); });
+    Tally tally(static_cast<int64_t>(prompts.size()), 0, options.timeout);
+    const std::vector<Record> records = watched(
+        options, std::vector<double>(prompts.size(), 0.0), bodies, [&](const Record& record) { tally.add(record); },
+        [&] { say(0, str(what, ": ", tally.text())); }, nullptr);
     for (const Record& record : records) require(record.ok(), what, ": ", record.error);
   }
 
   Phase offer(const std::vector<Prompt>& prompts, const std::vector<double>& times, double rate, int64_t enough,
-              const std::function<void(const std::string&)>& say) {
+              const LookFn& say) {
     const Bodies bodies(prompts, s_.body);
     ClientOptions options = client_;
     options.max_concurrency = s_.max_concurrency;
     Phase phase;
     phase.rate = rate;
-    size_t ended = 0;
+    Tally tally(static_cast<int64_t>(times.size()), times.back(), options.timeout);
     std::vector<InFlight> flights;
     const auto finished = [&](const Record& record) {  // one at a time
-      ++ended;
+      tally.add(record);
+      const int64_t ended = tally.ended();
       phase.misses += !meets(record, s_.slo);
       const auto due = std::upper_bound(times.begin(), times.end(), record.ended) - times.begin();
-      flights.push_back({record.ended, static_cast<int64_t>(due) - static_cast<int64_t>(ended)});
+      flights.push_back({record.ended, static_cast<int64_t>(due) - ended});
       if (phase.misses >= enough) phase.decided = stop_ = true;
       if (s_.slo.any() && ended % 64 == 0 && over_saturated(flights, rate, s_.slo.longest_wait()) &&
           !std::exchange(phase.saturated, true))
         stop_ = stop_ || enough <= static_cast<int64_t>(prompts.size());
     };
     const double cpu = cpu_seconds();
-    const std::vector<Record> records = watched(options, times, bodies, finished, [&] {
-      say(str(format_number(rate), " requests/s, ", ended, " of ", times.size(), " answered"));
-    });
+    const auto start = Clock::now();
+    const auto look = [&] {
+      const auto now = Clock::now();
+      const double spent = seconds(now - begun_), left = tally.left(seconds(now - start));
+      say(spent / (spent + left), str(format_number(rate), " requests/s, ", tally.text()));
+    };
+    const std::vector<Record> records = watched(options, times, bodies, finished, look, items_);
     phase.summary = summarise(records, s_.slo);
     phase.cpu = (cpu_seconds() - cpu) / std::max(phase.summary.duration, 1e-9);
     for (const Record& record : records)
@@ -397,9 +412,10 @@ class Session {
               format_number(100 * s_.cached_share->high), " %");
   }
 
-  // run_load in a thread of its own, while this one writes the log, looks at progress and lets the user stop.
+  // run_load in a thread of its own, while this one writes the log, if there is any, looks at progress and lets the
+  // user stop.
   std::vector<Record> watched(ClientOptions options, const std::vector<double>& times, const Bodies& bodies,
-                              const RecordFn& finished, const std::function<void()>& look) {
+                              const RecordFn& finished, const std::function<void()>& look, ItemLog* log) {
     stop_ = false;
     options.stop = &stop_;
     std::mutex mutex;
@@ -413,9 +429,8 @@ class Session {
             options, times, [&](int64_t i) { return bodies.body(i); },
             [&](const Record& record) {
               const std::lock_guard lock(mutex);
-              if (!finished) return;
               finished(record);
-              if (items_) fresh.push_back(record);
+              if (log) fresh.push_back(record);
             });
       } catch (...) {
         thrown = std::current_exception();
@@ -436,7 +451,7 @@ class Session {
         if (!mode_.empty()) jsons.back()["mode"] = mode_;
         jsons.back().update(row_of(row));
       }
-      items_->append(name_, jsons);
+      log->append(name_, jsons);
     };
     try {
       while (!over) {
@@ -462,6 +477,7 @@ class Session {
   std::atomic<bool> stop_ = false;
   int64_t next_ = 0;   // prompts are never sent twice, so that no phase finds its own in the cache
   int64_t phase_ = 0;  // in the log of requests
+  Clock::time_point begun_;
 };
 
 Table latencies(const Summary& s) {
@@ -510,7 +526,7 @@ void describe(Result& result, const Settings& s, const Phase& phase) {
 
 Result run_once(const Settings& s, Session& session, const ProgressFn& progress) {
   const Phase phase = session.measure(s.pattern.rate, s.requests, s.requests + 1,
-                                      [&](const std::string& what) { progress(0.1, what); });
+                                      [&](double share, const std::string& what) { progress(share, what); });
   Result result;
   describe(result, s, phase);
   if (!phase.invalid.empty()) {
@@ -541,9 +557,11 @@ Result run_search(const Settings& s, Session& session, const ProgressFn& progres
   const double each = 1 - (1 - s.confidence) / s.searching.verifications;
   const double most = 10 + s.searching.refinements + s.searching.verifications;  // probes, about
   const SearchResult found = search_rate(s.searching, [&](double rate, int64_t requests) {
-    const double done = std::min(static_cast<double>(phases.size()) / most, 0.95);
+    const auto probed = static_cast<double>(phases.size());
     phases.push_back(session.measure(rate, requests, misses_to_fail(requests, s.allowed, each),
-                                     [&](const std::string& what) { progress(done, what); }));
+                                     [&](double share, const std::string& what) {
+                                       progress(std::min((probed + share) / most, 0.95), what);
+                                     }));
     const Phase& phase = phases.back();
     Probe probe;
     probe.misses = phase.misses;

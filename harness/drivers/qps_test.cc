@@ -59,6 +59,22 @@ TEST(Qps, WithoutItsTraceACaseIsSkipped) {
   EXPECT_EQ(result.why, "no trace nowhere.jsonl here; --data names its folder");
 }
 
+TEST(Qps, TellsAnswersFromFailuresAsItGoes) {
+  SuiteCase c;
+  c.name = "hanging";
+  c.parameters = {{"url", "mock"},     {"requests", 30}, {"rate", 200},         {"warmup", 0},          {"tokens", 8},
+                  {"mock_hangs", 1.0}, {"timeout", 0.5}, {"mock_ttft_ms", 1.0}, {"lag_bound_ms", 10000}};
+  std::vector<std::string> said;
+  const Result result = find_driver("qps")->prepare(c, "here", {})([&](double share, const std::string& what) {
+    EXPECT_GE(share, 0);
+    EXPECT_LE(share, 1);
+    said.push_back(what);
+  });
+  EXPECT_EQ(result.verdict, Verdict::fail);
+  ASSERT_FALSE(said.empty());
+  EXPECT_EQ(said.back(), "200 requests/s, 0 answered, 30 failed of 30");
+}
+
 TEST(Qps, RefusesWhatItsServerCannotDo) {
   const auto with = [](const char* key, const nlohmann::json& value) {
     SuiteCase c = replay();

@@ -24,8 +24,15 @@ struct Options {
   double prefill_timeout = 30;
 };
 
-std::vector<WorkerAddress> workers_of(const Options& options) {
-  std::vector<WorkerAddress> workers;
+// Those of fixed addresses, and names that stand for others.
+struct Workers {
+  std::vector<WorkerAddress> fixed;
+  WorkerNames names;
+};
+
+Workers workers_of(const Options& options) {
+  Workers all;
+  std::vector<WorkerAddress>& workers = all.fixed;
   const auto add = [&](const std::vector<WorkerAddress>& more) {
     workers.insert(workers.end(), more.begin(), more.end());
   };
@@ -41,22 +48,26 @@ std::vector<WorkerAddress> workers_of(const Options& options) {
     for (const std::string& name : *names) {
       const std::string option = str("--", name_of(role));
       if (name.starts_with("dns:")) {
-        add(workers_of_dns(role, name.substr(4)));
+        host_port(name.substr(4), option);
+        all.names.names.push_back({role, name.substr(4)});
       } else {
         host_port(name, option);
         workers.push_back({role, name});
       }
     }
-  require(std::any_of(workers.begin(), workers.end(), [](const auto& one) { return one.role == Role::combine; }),
+  const auto combines = [](const WorkerAddress& one) { return one.role == Role::combine; };
+  require(std::any_of(workers.begin(), workers.end(), combines) ||
+              std::any_of(all.names.names.begin(), all.names.names.end(), combines),
           "no worker that combines: give --combine, --workers or --bootstrap");
-  return workers;
+  return all;
 }
 
 int route(Options& options) {
   const sigset_t signals = block_signals();
   const std::string path = model_path(options.model);
-  complete(options.door, options.model, path, spec_of(path));
-  const std::vector<WorkerAddress> workers = workers_of(options);
+  const ModelSpec spec = spec_of(path);
+  complete(options.door, options.model, path, spec);
+  const Workers workers = workers_of(options);
   const RouterOptions routing{
       .mode = mode_named(options.mode),
       .policy = policy_named(options.policy),
@@ -64,7 +75,8 @@ int route(Options& options) {
       .prefill_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.prefill_timeout * 1000))};
   ServerOptions& server = options.door.server;
   nlohmann::ordered_json named = nlohmann::ordered_json::array();
-  for (const WorkerAddress& worker : workers) named.push_back(str(name_of(worker.role), " ", worker.address));
+  for (const WorkerAddress& worker : workers.fixed) named.push_back(str(name_of(worker.role), " ", worker.address));
+  for (const WorkerAddress& name : workers.names.names) named.push_back(str(name_of(name.role), " dns:", name.address));
   server.info = nlohmann::ordered_json{{"model", server.model},
                                        {"mode", routing.mode.name},
                                        {"policy", name_of(routing.policy)},
@@ -76,8 +88,9 @@ int route(Options& options) {
                     .dump();
   Metrics metrics;
   Router router(metrics, routing);
-  const WorkerWatch watch(router, workers,
-                          [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; });
+  const WorkerWatch watch(
+      router, identity_of(path, spec, routing.mode), workers.fixed,
+      [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }, workers.names);
   HttpServer http(router, metrics, server);
   std::cout << "hypic routes " << server.model << " on http://" << server.address << ":" << http.port() << std::endl;
   return serve_until(signals, http, options.door);
@@ -89,8 +102,8 @@ void add_router(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand("router", "Answer over HTTP with workers");
   const auto options = std::make_shared<Options>();
   command->add_option("--model", options->model,
-                      "As the workers': its tokenizer and limits (default random:qwen3.5-tiny)");
-  command->add_option("--mode", options->mode, "As the workers' (default transition_rope_seam)");
+                      "The workers': its tokenizer and limits (default random:qwen3.5-tiny)");
+  command->add_option("--mode", options->mode, "The workers' (default transition_rope_seam)");
   command->add_option("--combine", options->combine,
                       "HOST:PORT of a worker that combines, or dns:HOST:PORT; repeatable");
   command->add_option("--scatter", options->scatter, "HOST:PORT of one that scatters, or dns:HOST:PORT; repeatable");

@@ -24,18 +24,6 @@ struct Options {
   double patience = 2, first_patience = 30;
 };
 
-// What workers must share: residues of one cannot be used by another otherwise.
-Sha256::Digest identity_of(const Model& model, const Mode& mode) {
-  const Backend& backend = model.backend();
-  return Sha256()
-      .add(model.identity())
-      .add(model.spec().config)
-      .add(std::string(name_of(backend.compute_dtype())))
-      .add(std::string(name_of(backend.state_dtype())))
-      .add(mode.name)
-      .digest();
-}
-
 // "folder:PATH" or "redis:HOST:PORT"; null where it is empty.
 std::unique_ptr<ResidueStore> store_of(const std::string& text) {
   if (text.empty()) return nullptr;
@@ -83,7 +71,7 @@ int work(Options& options) {
                        .staging_bytes = options.transfer_mib << 20,
                        .max_waiting = options.waiting,
                        .store = store.get(),
-                       .identity = server.identity,
+                       .identity = server.identity.digest(),
                        .say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }});
   } else {
     combine.emplace(
@@ -105,6 +93,7 @@ int work(Options& options) {
   if (!host.starts_with("127.") && host != "[::1]" && host != "localhost")
     std::cerr << "hypic: anyone who reaches " << host << " may use this worker; keep it to a network of its own\n";
   wait_for(signals);
+  ends_with(0);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <utility>
 #include <vector>
@@ -19,9 +20,36 @@ using grpc::ClientContext;
 using grpc::Status;
 namespace pb = cluster::v1;
 
-std::string said(const std::string& address, const Status& status) {
-  return str(address, ": ", status.error_message().empty() ? "the call failed" : status.error_message());
+// Why a call to a worker failed, in words where gRPC gives those of a system call.
+std::string cause_of(const Status& status) {
+  const std::string& said = status.error_message();
+  const auto has = [&](const char* part) { return said.find(part) != said.npos; };
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    if (has("Connection refused")) return "nothing listens there";
+    if (has("keepalive"))
+      return str("no answer for ", (rpc::kKeepaliveMs + rpc::kKeepaliveTimeoutMs) / 1000,
+                 " s: it is stopped, or the network is gone");
+    if (has("Cancelling all calls")) return "its process ends";
+    if (has("Socket closed") || has("onnection reset") || has("roken pipe") || has("GOAWAY") || has("recvmsg"))
+      return "the connection was closed: its process has ended";
+    if (has("DNS") || has("esolution")) return "its name cannot be resolved";
+    if (const size_t colon = said.rfind(": "); has("failed to connect") && colon != said.npos)
+      return str("cannot be reached: ", said.substr(colon + 2));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return "no answer in time";
+  return said.empty() ? str("the call failed, status ", static_cast<int>(status.error_code())) : said;
 }
+
+WorkerIdentity identity_of(const pb::Identity& said) {
+  return {.model = said.model(),
+          .weights = said.weights(),
+          .config = said.config(),
+          .backend = said.backend(),
+          .numerics = said.numerics(),
+          .mode = said.mode()};
+}
+
+std::string said(const std::string& address, const Status& status) { return str(address, ": ", cause_of(status)); }
 
 }  // namespace
 
@@ -34,7 +62,9 @@ class RpcPeer final : public std::enable_shared_from_this<RpcPeer> {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMs);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, rpc::kFirstRetryMs);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, rpc::kRetryMs);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, rpc::kConnectMs);  // this one is the time of a try
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(rpc::kMaxMessageBytes);
     channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
@@ -45,6 +75,10 @@ class RpcPeer final : public std::enable_shared_from_this<RpcPeer> {
 
   const std::string& address() const { return address_; }
   pb::Worker::Stub& worker() { return *worker_; }
+
+  // Tries to connect, for a while. A channel only gets on while somebody waits on it like this or in a call: otherwise
+  // gRPC looks after it every five seconds, and calls on one that failed to connect end before that.
+  void connect() { channel_->WaitForConnected(std::chrono::system_clock::now() + 200ms); }
 
   void prefill(PrefillJob job, std::function<void(const PrefillReport&)> done) {
     struct Call {
@@ -181,8 +215,13 @@ class RpcPeer final : public std::enable_shared_from_this<RpcPeer> {
     }
 
     void OnDone(const Status& status) override {
-      const int code = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ? 400 : CombinePeer::kLost;
-      say({.kind = Notice::Kind::failed, .last = true, .status = code, .error = said(peer_->address_, status)});
+      if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT)
+        say({.kind = Notice::Kind::failed, .last = true, .status = 400, .error = status.error_message()});
+      else
+        say({.kind = Notice::Kind::failed,
+             .last = true,
+             .status = CombinePeer::kLost,
+             .error = CombinePeer::lost(said(peer_->address_, status))});
       const std::shared_ptr<RpcPeer> peer = peer_;
       const std::scoped_lock lock(peer->mutex_);
       peer->calls_.erase(id_);  // and this with it
@@ -255,22 +294,21 @@ std::shared_ptr<CombinePeer> combine_of(const std::shared_ptr<RpcPeer>& peer) {
 struct WorkerWatch::Followed {
   WorkerAddress wanted;
   std::shared_ptr<RpcPeer> peer;
-  int number = 0;                    // with the router
-  ClientContext* context = nullptr;  // of the call under way; under the watch's mutex
+  int number = 0;  // with the router
+  std::string of;  // the name that it was found by; empty: it stays
+  // Under the watch's mutex.
+  ClientContext* context = nullptr;  // of the call under way
+  bool up = false, ends = false;
   std::thread thread;
 };
 
-WorkerWatch::WorkerWatch(Router& router, const std::vector<WorkerAddress>& workers,
-                         std::function<void(const std::string&)> say)
-    : router_(router), say_(std::move(say)) {
-  for (const WorkerAddress& worker : workers) {
-    Followed& one = *followed_.emplace_back(std::make_unique<Followed>());
-    one.wanted = worker;
-    one.peer = make_rpc_peer(worker.address);
-    one.number = worker.role == Role::scatter ? router.add_scatter(worker.address, scatter_of(one.peer))
-                                              : router.add_combine(worker.address, combine_of(one.peer));
-  }
-  for (const auto& one : followed_) one->thread = std::thread([this, &one = *one] { follow(one); });
+WorkerWatch::WorkerWatch(Router& router, const WorkerIdentity& identity, const std::vector<WorkerAddress>& workers,
+                         std::function<void(const std::string&)> say, const WorkerNames& names)
+    : router_(router), say_(std::move(say)), identity_(identity), names_(names) {
+  for (const WorkerAddress& worker : workers) add(worker, "");
+  for (const WorkerAddress& name : names_.names)
+    if (name.role == Role::combine) router_.unknown(name.address, name.address + ": not resolved yet");
+  if (!names_.names.empty()) resolving_ = std::thread([this] { resolve(); });
 }
 
 WorkerWatch::~WorkerWatch() {
@@ -281,14 +319,86 @@ WorkerWatch::~WorkerWatch() {
       if (one->context) one->context->TryCancel();
   }
   ended_.notify_all();
+  if (resolving_.joinable()) resolving_.join();
   for (const auto& one : followed_) one->thread.join();
 }
 
-std::string WorkerWatch::unlike(const std::string& identity, Role role) {
+void WorkerWatch::add(const WorkerAddress& worker, const std::string& of) {
+  auto followed = std::make_unique<Followed>();
+  Followed& one = *followed;
+  one.wanted = worker;
+  one.of = of;
+  one.peer = make_rpc_peer(worker.address);
+  one.number = worker.role == Role::scatter ? router_.add_scatter(worker.address, scatter_of(one.peer))
+                                            : router_.add_combine(worker.address, combine_of(one.peer));
   const std::scoped_lock lock(mutex_);
-  if (identity_.empty() && role == Role::combine) identity_ = identity;
-  if (identity_.empty()) return "waits for a combine worker, which says what model, backend and mode are";
-  return identity_ == identity ? "" : "has another model, backend or mode than the combine worker";
+  followed_.push_back(std::move(followed));
+  one.thread = std::thread([this, &one] { follow(one); });
+}
+
+void WorkerWatch::resolve() {
+  std::map<std::string, std::string> told;  // by name: why it does not resolve
+  for (;;) {
+    for (const WorkerAddress& name : names_.names) {
+      // A resolver may take long, and the end does not wait for it.
+      std::packaged_task<std::vector<WorkerAddress>()> task(
+          [resolve = names_.resolve, name] { return resolve(name.role, name.address); });
+      std::future<std::vector<WorkerAddress>> found = task.get_future();
+      std::thread(std::move(task)).detach();
+      while (found.wait_for(20ms) != std::future_status::ready) {
+        const std::scoped_lock lock(mutex_);
+        if (ends_) return;
+      }
+      std::string why;
+      try {
+        update(name, found.get());
+      } catch (const std::exception& error) {
+        why = error.what();
+      }
+      if (name.role == Role::combine) router_.unknown(name.address, why);
+      if (std::exchange(told[name.address], why) != why && !why.empty()) say_(str(why, "; it is tried again"));
+    }
+    std::unique_lock lock(mutex_);
+    if (ended_.wait_for(lock, names_.every, [&] { return ends_; })) return;
+  }
+}
+
+void WorkerWatch::update(const WorkerAddress& name, const std::vector<WorkerAddress>& found) {
+  constexpr size_t kMost = 1024;
+  require(found.size() <= kMost, name.address, ": stands for ", found.size(), " addresses, at most ", kMost);
+  const auto follows = [&](const WorkerAddress& worker) {
+    return std::any_of(followed_.begin(), followed_.end(), [&](const auto& one) { return one->wanted == worker; });
+  };
+  for (const WorkerAddress& worker : found)
+    if (!follows(worker)) add(worker, name.address);
+  std::vector<std::unique_ptr<Followed>> left;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (auto& one : followed_) {
+      const bool stays = one->of != name.address || one->wanted.role != name.role || one->up ||
+                         std::find(found.begin(), found.end(), one->wanted) != found.end();
+      if (stays) continue;
+      one->ends = true;
+      if (one->context) one->context->TryCancel();
+      left.push_back(std::move(one));
+    }
+    std::erase(followed_, nullptr);
+  }
+  ended_.notify_all();
+  for (const auto& one : left) {
+    one->thread.join();
+    router_.remove(one->number);
+    say_(str(one->wanted.address, ": left: ", name.address, " no longer stands for it"));
+  }
+}
+
+std::string WorkerWatch::unlike(const WorkerIdentity& theirs, Role role) {
+  const std::scoped_lock lock(mutex_);
+  std::string differs = difference(identity_, theirs);
+  if (!differs.empty() || !identity_.weights.empty()) return differs;
+  if (role == Role::scatter) return "waits for a combine worker, which says what weights and backend are";
+  identity_ = theirs;
+  return {};
 }
 
 void WorkerWatch::follow(Followed& worker) {
@@ -301,21 +411,27 @@ void WorkerWatch::follow(Followed& worker) {
     ClientContext context;
     {
       const std::scoped_lock lock(mutex_);
-      if (ends_) return;
+      if (ends_ || worker.ends) return;
       worker.context = &context;
     }
-    std::string why = "no sign of life";
+    worker.peer->connect();
+    std::string why;
     auto reader = worker.peer->worker().Watch(&context, {});
     pb::WorkerStatus status;
     while (reader->Read(&status)) {
       const std::string_view role = name_of(worker.wanted.role);
       if (status.role() != role || status.incarnation() == 0) {
         why = str("is a worker of the role ", status.role(), ", not ", role);
-      } else if (std::string other = unlike(status.identity(), worker.wanted.role); !other.empty()) {
+      } else if (std::string other = unlike(identity_of(status.identity()), worker.wanted.role); !other.empty()) {
         why = std::move(other);
       } else {
         Router::Life life{status.incarnation(), status.data_address()};
         if (life.address.starts_with(':')) life.address = address.substr(0, address.rfind(':')) + life.address;
+        {
+          const std::scoped_lock lock(mutex_);
+          worker.up = !worker.ends;
+          if (!worker.up) break;
+        }
         router_.up(worker.number, life);
         say(str("up, ", role));
         std::vector<ResidueChange> changes;
@@ -330,15 +446,17 @@ void WorkerWatch::follow(Followed& worker) {
       }
       context.TryCancel();
     }
-    reader->Finish();
-    router_.down(worker.number, str(address, ": ", why));
+    const Status ended = reader->Finish();
+    if (why.empty()) why = ended.ok() ? "its process ends" : cause_of(ended);
+    router_.down(worker.number, why);
     std::unique_lock lock(mutex_);
     worker.context = nullptr;
-    if (ends_) return;
+    worker.up = false;
+    if (ends_ || worker.ends) return;
     lock.unlock();
     say(str("down: ", why));
     lock.lock();
-    if (ended_.wait_for(lock, 200ms, [&] { return ends_; })) return;
+    if (ended_.wait_for(lock, 200ms, [&] { return ends_ || worker.ends; })) return;
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -39,13 +41,13 @@ Request cold_request(int segments, uint64_t seed) {
 // A worker with its door. Port 0: any.
 class Process {
  public:
-  Process(Role role, int port = 0, uint8_t identity = 1)
+  explicit Process(Role role, int port = 0, const Mode& mode = kMode)
       : backend_(reference::make_cpu_backend()),
         model_(Model::open(*backend_, kModel)),
         engine_(model_, {.cache = {.on_change = [this](Part part, const Tokens& tokens, int32_t first, int32_t tail,
                                                        bool here) { index_.note(part, tokens, first, tail, here); }}}) {
     WorkerServerOptions options{.address = str("127.0.0.1:", port)};
-    options.identity[0] = identity;
+    options.identity = identity_of(model_, mode);
     if (role == Role::combine) {
       combine_.emplace(engine_, model_, metrics_, SchedulerOptions{.mode = kMode},
                        InboxOptions{.first_patience = 5s, .patience = 1s});
@@ -85,13 +87,15 @@ class Process {
 };
 
 struct Door {
-  explicit Door(const std::vector<WorkerAddress>& workers)
+  explicit Door(const std::vector<WorkerAddress>& workers, const WorkerNames& names = {})
       : router(std::in_place, metrics, RouterOptions{.mode = kMode, .policy = Policy::round_robin}),
-        watch(std::in_place, *router, workers, [this](const std::string& line) {
-          const std::scoped_lock lock(mutex);
-          lines.push_back(line);
-          changed.notify_all();
-        }) {}
+        watch(std::in_place, *router, identity_of(kModel, spec_of(kModel), kMode), workers,
+              [this](const std::string& line) {
+                const std::scoped_lock lock(mutex);
+                lines.push_back(line);
+                changed.notify_all();
+              },
+              names) {}
   ~Door() {
     watch.reset();
     router.reset();
@@ -167,14 +171,14 @@ TEST(Rpc, ProcessesAnswerAsOneEngineDoes) {
 TEST(Rpc, WorkersComeAndGo) {
   auto combine = std::make_unique<Process>(Role::combine);
   auto one = std::make_unique<Process>(Role::scatter);
-  Process other(Role::scatter, 0, 2);  // of another model
+  Process other(Role::scatter, 0, mode_named("transition"));
   const int port = one->port(), combine_port = combine->port();
   Door door({{Role::combine, combine->address()},
              {Role::scatter, one->address()},
              {Role::scatter, other.address()},
              {Role::scatter, combine->address()}});  // which combines
   door.wait_for_up(2);
-  door.wait_for_line("has another model, backend or mode");
+  door.wait_for_line(other.address() + ": down: differs in --mode: ours transition_rope_seam, theirs transition");
   door.wait_for_line("is a worker of the role combine, not scatter");
   const Request request = cold_request(5, 2);
   const Tokens expected = alone(request);
@@ -188,16 +192,96 @@ TEST(Rpc, WorkersComeAndGo) {
   const int64_t sent = door.router->counters().sent;
   EXPECT_EQ(door.run(cold_request(5, 5)).tokens, alone(cold_request(5, 5)));
   EXPECT_GT(door.router->counters().sent, sent);
+  const std::string address = combine->address();
   combine->cut_off();
   const Door::Answer none = door.run(request);
   EXPECT_EQ(none.status, CombinePeer::kLost);
-  EXPECT_NE(none.error, "");
+  EXPECT_NE(none.error.find(address), none.error.npos) << none.error;
   combine.reset();
   door.wait_for_up(1);
-  EXPECT_FALSE(door.router->load().ready);
+  door.wait_for_line(address + ": down: nothing listens there");
+  EXPECT_EQ(door.router->load().why_not_ready,
+            str("no worker that combines is up (", address, ": nothing listens there)"));
+  EXPECT_EQ(door.run(request).error, door.router->load().why_not_ready);
   combine = std::make_unique<Process>(Role::combine, combine_port);
   door.wait_for_up(2);
   EXPECT_EQ(door.run(request).tokens, expected);
+}
+
+TEST(Rpc, RoutersWaitForWorkersThatStartLater) {
+  std::vector<int> ports;
+  for (const Role role : {Role::combine, Role::scatter}) ports.push_back(Process(role).port());
+  Door door({{Role::combine, str("127.0.0.1:", ports[0])}, {Role::scatter, str("127.0.0.1:", ports[1])}});
+  for (const int port : ports) door.wait_for_line(str("127.0.0.1:", port, ": down: nothing listens there"));
+  Process combine(Role::combine, ports[0]), scatter(Role::scatter, ports[1]);
+  door.wait_for_up(2);
+  const Request request = cold_request(4, 8);
+  EXPECT_EQ(door.run(request).tokens, alone(request));
+}
+
+TEST(Rpc, NamesAreResolvedAgain) {
+  struct Zone {
+    std::mutex mutex;
+    std::map<std::string, std::vector<WorkerAddress>> names;  // one that is not in it does not resolve
+  };
+  const auto zone = std::make_shared<Zone>();
+  const auto set = [&](const std::string& name, Role role, const std::vector<std::string>& addresses) {
+    const std::scoped_lock lock(zone->mutex);
+    zone->names[name].clear();
+    for (const std::string& address : addresses) zone->names[name].push_back({role, address});
+  };
+  const auto resolve = [zone](Role, const std::string& name) {
+    const std::scoped_lock lock(zone->mutex);
+    require(zone->names.contains(name), name, ": cannot be resolved: test");
+    return zone->names.at(name);
+  };
+  Process combine(Role::combine);
+  auto one = std::make_unique<Process>(Role::scatter), two = std::make_unique<Process>(Role::scatter);
+  const std::string address = one->address();
+  const WorkerNames names{{{Role::combine, "combine:1"}, {Role::scatter, "scatter:1"}}, resolve, 20ms};
+  Door door({}, names);
+  door.wait_for_line("combine:1: cannot be resolved: test; it is tried again");
+  EXPECT_EQ(door.router->load().why_not_ready,
+            "no worker that combines is up (combine:1: cannot be resolved: test)");
+  set("combine:1", Role::combine, {combine.address()});
+  door.wait_for_up(1);
+  set("scatter:1", Role::scatter, {address});
+  door.wait_for_up(2);
+  set("scatter:1", Role::scatter, {address, two->address()});
+  door.wait_for_up(3);
+  EXPECT_EQ(door.run(cold_request(5, 20)).tokens, alone(cold_request(5, 20)));
+  // One that has left the name is used as long as it is there.
+  set("scatter:1", Role::scatter, {two->address()});
+  const int64_t sent = door.router->counters().sent;
+  EXPECT_EQ(door.run(cold_request(6, 21)).tokens, alone(cold_request(6, 21)));
+  EXPECT_EQ(door.router->counters().sent, sent + 4);
+  EXPECT_EQ(door.router->workers_up(), 3);
+  one.reset();
+  door.wait_for_line(address + ": left: scatter:1 no longer stands for it");
+  EXPECT_EQ(door.router->workers_up(), 2);
+  // A name that does not resolve any more changes nothing; another worker takes the free place.
+  {
+    const std::scoped_lock lock(zone->mutex);
+    zone->names.erase("combine:1");
+  }
+  one = std::make_unique<Process>(Role::scatter);
+  set("scatter:1", Role::scatter, {two->address(), one->address()});
+  door.wait_for_up(3);
+  EXPECT_EQ(door.run(cold_request(5, 22)).tokens, alone(cold_request(5, 22)));
+}
+
+TEST(Rpc, SaysWhyAWorkerCannotListen) {
+  const Process one(Role::scatter);
+  const auto error_at = [&](int port) {
+    try {
+      Process(Role::scatter, port);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_at(one.port()), str("cannot listen for routers on ", one.address(),
+                                      ": Address already in use; choose another address with --listen"));
 }
 
 TEST(Rpc, NewRoutersFindWorkersAsTheyAre) {

@@ -3,15 +3,21 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
 #include <random>
 
 #include "core/check.h"
+#include "serving/bootstrap.h"
 #include "serving/rpc/cluster.grpc.pb.h"
 #include "serving/rpc/limits.h"
 
@@ -32,6 +38,24 @@ uint64_t new_incarnation() {
   return (uint64_t{random()} << 32 | random()) | 1;
 }
 
+// Why nothing can listen on an address, which gRPC tells its log alone.
+std::string listen_error(const std::string& address) {
+  const HostPort wanted = host_port(address, "address");
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  const int failed = getaddrinfo(wanted.host.c_str(), std::to_string(wanted.port).c_str(), &hints, &found);
+  if (failed != 0) return gai_strerror(failed);
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* a = found; a; a = a->ai_next) {
+    const int socket = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+    if (socket < 0 || ::bind(socket, a->ai_addr, a->ai_addrlen) != 0) error = errno;
+    if (socket >= 0) ::close(socket);
+  }
+  freeaddrinfo(found);
+  return std::strerror(error);
+}
+
 Tokens tokens_of(const auto& ids) { return {ids.begin(), ids.end()}; }
 
 class WorkerService final : public pb::Worker::Service {
@@ -49,7 +73,13 @@ class WorkerService final : public pb::Worker::Service {
       for (size_t at = 0; at == 0 || at < update.changes.size(); at += kMost) {
         pb::WorkerStatus status;
         status.set_incarnation(incarnation_);
-        status.set_identity(options_.identity.data(), options_.identity.size());
+        pb::Identity& identity = *status.mutable_identity();
+        identity.set_model(options_.identity.model);
+        identity.set_weights(options_.identity.weights);
+        identity.set_config(options_.identity.config);
+        identity.set_backend(options_.identity.backend);
+        identity.set_numerics(options_.identity.numerics);
+        identity.set_mode(options_.identity.mode);
         status.set_role(combine_ ? "combine" : "scatter");
         status.set_data_address(options_.data_address);
         status.set_snapshot(update.snapshot && at == 0);
@@ -210,7 +240,9 @@ struct WorkerServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     server = builder.BuildAndStart();
-    require(server && port > 0, options.address, ": cannot listen for routers");
+    if (!server || port <= 0)
+      fail("cannot listen for routers on ", options.address, ": ", listen_error(options.address),
+           "; choose another address with --listen");
     server->GetHealthCheckService()->SetServingStatus(true);
   }
   ~Impl() { server->Shutdown(std::chrono::system_clock::now()); }

@@ -7,16 +7,16 @@
 #include <memory>
 #include <string>
 
-#include "core/sha256.h"
 #include "serving/combine_worker.h"
 #include "serving/residue_index.h"
 #include "serving/scatter_worker.h"
+#include "serving/worker_identity.h"
 
 namespace hypic {
 
 struct WorkerServerOptions {
   std::string address = "127.0.0.1:0";  // HOST:PORT; port 0: any that is free
-  Sha256::Digest identity{};
+  WorkerIdentity identity;
   std::string data_address;  // of a worker that combines; an empty host: that by which it is reached
   int max_threads = 512;     // of calls, of which each takes one while it lasts; more wait
 };

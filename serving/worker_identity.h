@@ -1,0 +1,34 @@
+// What workers and their router must share: residues of one could not be used by another otherwise.
+#pragma once
+
+#include <string>
+
+#include "core/sha256.h"
+#include "models/model.h"
+#include "serving/mode.h"
+
+namespace hypic {
+
+struct WorkerIdentity {
+  std::string model;     // random:NAME:SEED, or the folder: for people to read, and compared where it is random
+  std::string weights;   // SHA-256 of Model::identity(), hex
+  std::string config;    // that of config.json
+  std::string backend;    // NAME (COMPUTE, STATE): its dtypes
+  std::string numerics;  // kResidueNumerics
+  std::string mode;
+  bool operator==(const WorkerIdentity&) const = default;
+
+  Sha256::Digest digest() const;  // without `model`, where weights and config are
+};
+
+WorkerIdentity identity_of(const Model& model, const Mode& mode);
+
+// As far as a router knows it, that has no weights and no backend: what it cannot know stays empty. `source` is what
+// `spec` was read from, a folder or random:NAME[:SEED].
+WorkerIdentity identity_of(const std::string& source, const ModelSpec& spec, const Mode& mode);
+
+// The first thing that differs, in words, with both values; empty: nothing does. What is empty in `ours` is not asked.
+// `theirs` may come from elsewhere: long values are cut.
+std::string difference(const WorkerIdentity& ours, const WorkerIdentity& theirs);
+
+}  // namespace hypic
