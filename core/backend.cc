@@ -24,6 +24,17 @@ void Backend::upload_async(const Tensor& to, const void* from) { upload(to, from
 void Backend::download_async(void* to, const Tensor& from) { download(to, from); }
 std::unique_ptr<Event> Backend::record() { return nullptr; }
 
+std::unique_ptr<SharedMemory> Backend::share(int64_t) { return nullptr; }
+std::unique_ptr<SharedMemory> Backend::open_shared(const std::string&) {
+  fail("backend ", name(), " opens no memory of other processes");
+}
+std::unique_ptr<Copies> Backend::copies() { return nullptr; }
+void Backend::copy_bytes(std::span<const BytesCopy> pieces) {
+  for (const BytesCopy& piece : pieces)
+    copy(Tensor(piece.to, DType::u8, {piece.bytes}), Tensor(const_cast<void*>(piece.from), DType::u8, {piece.bytes}));
+}
+void Backend::wait_for(Event& event) { event.wait(); }
+
 void Backend::replay(const std::string&, const std::function<void()>& enqueue) { enqueue(); }
 
 void Backend::profile(bool) {}

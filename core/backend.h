@@ -23,6 +23,7 @@
 
 #include "core/chain.h"
 #include "core/family.h"
+#include "core/shared_memory.h"
 #include "core/tensor.h"
 #include "core/transfer_operator.h"
 
@@ -354,6 +355,16 @@ class Backend {
   virtual void download_async(void* to, const Tensor& from);
   // Null where nothing is ever under way.
   virtual std::unique_ptr<Event> record();
+
+  // Device to device, core/shared_memory.h. By default a backend shares nothing: null, and open_shared throws.
+  virtual std::unique_ptr<SharedMemory> share(int64_t bytes);  // OutOfMemory
+  // Memory that another process has shared. Error: there is none by this handle that this device can write to.
+  virtual std::unique_ptr<SharedMemory> open_shared(const std::string& handle);
+  virtual std::unique_ptr<Copies> copies();
+  // In order with the operations: copies between memory of this device, shared or not, which do not overlap; and what
+  // follows waits for an event of any backend of this process, by default on the host.
+  virtual void copy_bytes(std::span<const BytesCopy> pieces);
+  virtual void wait_for(Event& event);
 
   // The chain table of the operations that follow; it must outlive them.
   virtual Rows begin(const ChainTable& table) = 0;

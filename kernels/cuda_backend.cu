@@ -15,6 +15,7 @@
 #include "kernels/common/device_table.cuh"
 #include "kernels/common/rank_group.cuh"
 #include "kernels/common/records.cuh"
+#include "kernels/common/shared_memory.cuh"
 #include "kernels/common/staging.cuh"
 #include "kernels/common/timings.cuh"
 #include "kernels/linear_attention/chunked.cuh"
@@ -40,26 +41,6 @@
 
 namespace hypic::cuda {
 namespace {
-
-class CudaEvent final : public Event {
- public:
-  explicit CudaEvent(cudaStream_t stream) {
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "an event");
-    const cudaError_t error = cudaEventRecord(event_, stream);
-    if (error != cudaSuccess) cudaEventDestroy(event_);
-    check(error, "an event");
-  }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
-  bool done() override {
-    const cudaError_t error = cudaEventQuery(event_);
-    if (error != cudaErrorNotReady) check(error, "an event");
-    return error == cudaSuccess;
-  }
-  void wait() override { check(cudaEventSynchronize(event_), "an event"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 class CudaBackend final : public Backend {
  public:
@@ -162,6 +143,14 @@ class CudaBackend final : public Backend {
       check(cudaMemcpyAsync(to, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_), "download");
   }
   std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(stream_); }
+
+  std::unique_ptr<SharedMemory> share(int64_t bytes) override { return share_memory(options_.device, bytes); }
+  std::unique_ptr<SharedMemory> open_shared(const std::string& handle) override {
+    return open_shared_memory(options_.device, handle);
+  }
+  std::unique_ptr<Copies> copies() override { return make_copies(options_.device); }
+  void copy_bytes(std::span<const BytesCopy> pieces) override { cuda::copy_bytes(pieces, stream_); }
+  void wait_for(Event& event) override { cuda::wait_for(event, stream_); }
 
   Rows begin(const ChainTable& table) override {
     table_.upload(table, *staging_, stream_);

@@ -20,6 +20,7 @@
 #include "reference/ops/random.h"
 #include "reference/ops/rope.h"
 #include "reference/ops/sample.h"
+#include "reference/shared_memory.h"
 
 namespace hypic::reference {
 namespace {
@@ -72,6 +73,10 @@ class CpuBackend final : public Backend {
     HYPIC_CHECK(tensor.contiguous());
     std::memset(tensor.data, 0, tensor.bytes());
   }
+
+  std::unique_ptr<SharedMemory> share(int64_t bytes) override { return share_memory(bytes); }
+  std::unique_ptr<SharedMemory> open_shared(const std::string& handle) override { return open_shared_memory(handle); }
+  std::unique_ptr<Copies> copies() override { return make_copies(); }
 
   Rows begin(const ChainTable& table) override {
     table_ = &table;

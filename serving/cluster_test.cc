@@ -77,12 +77,16 @@ class FaultyTransports final : public Transports {
           if (all_.old_.size() < 64) all_.old_.push_back({packet, {packet.bytes.begin(), packet.bytes.end()}});
         }
         old.packet.bytes = old.bytes;
-        if (!old.bytes.empty()) inner_->send(old.packet);
+        if (old.packet.transfer != 0) inner_->send(old.packet);
       }
       Packet sent = packet;
       if (dice(chances.cut)) sent.bytes = sent.bytes.first(sent.bytes.size() / 2);
       inner_->send(sent);
       if (dice(chances.twice)) inner_->send(sent);
+    }
+    std::vector<std::shared_ptr<Window>> windows(std::span<const Wanted> wanted) override {
+      if (all_.dice_(all_.chances_.broken)) return Transport::windows(wanted);
+      return inner_->windows(wanted);
     }
 
    private:
@@ -173,11 +177,18 @@ struct Answer {
   std::string error;
 };
 
+// Over which way residues go.
+struct Way {
+  bool tcp, windows;
+};
+constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
 class Cluster {
  public:
   struct Options {
     int scatter = 2;
     bool tcp = false;
+    bool windows = false;  // device to device
     int64_t operators = 24;
     Policy policy = Policy::round_robin;  // so that every worker takes part
     std::chrono::milliseconds patience = 60ms;
@@ -186,17 +197,21 @@ class Cluster {
   explicit Cluster(const Options& options, uint64_t seed = 1)
       : options_(options), dice_(seed), combine_(options.operators) {
     if (options.tcp) {
-      tcp_ = std::make_unique<TcpTransports>(TcpOptions{.connect_timeout = 500ms, .send_timeout = 500ms});
+      tcp_ = std::make_unique<TcpTransports>(TcpOptions{.connect_timeout = 500ms,
+                                                        .send_timeout = 500ms,
+                                                        .device = options.windows ? combine_.backend.get() : nullptr});
       inner_ = tcp_.get();
     } else {
       inner_ = &local_;
     }
-    worker_ = std::make_unique<CombineWorker>(
-        combine_.engine, combine_.model, combine_metrics_, SchedulerOptions{.mode = kMode},
-        InboxOptions{.first_patience = options.patience, .patience = options.patience});
+    worker_ = std::make_unique<CombineWorker>(combine_.engine, combine_.model, combine_metrics_,
+                                              SchedulerOptions{.mode = kMode},
+                                              InboxOptions{.device_bytes = options.windows ? 4 << 20 : 0,
+                                                           .first_patience = options.patience,
+                                                           .patience = options.patience});
     worker_->scheduler().wait_until_warm();
     if (options.tcp) {
-      receiver_ = std::make_unique<TcpReceiver>(worker_->sink(), "127.0.0.1", 0);
+      receiver_ = std::make_unique<TcpReceiver>(worker_->sink(), "127.0.0.1", 0, TcpOptions{.rest = 20ms});
       address_ = str("127.0.0.1:", receiver_->port());
     } else {
       address_ = "combine";
@@ -205,9 +220,11 @@ class Cluster {
     ways_ = std::make_unique<FaultyTransports>(*inner_, dice_, chances);
     for (int i = 0; i < options.scatter; ++i) {
       machines_.push_back(std::make_unique<Machine>(options.operators));
-      scatter_.push_back(std::make_unique<ScatterWorker>(
-          machines_.back()->engine, machines_.back()->model, *ways_,
-          ScatterOptions{.mode = kMode, .staging_bytes = 8 << 20, .store = options.store}));
+      scatter_.push_back(std::make_unique<ScatterWorker>(machines_.back()->engine, machines_.back()->model, *ways_,
+                                                         ScatterOptions{.mode = kMode,
+                                                                        .staging_bytes = 8 << 20,
+                                                                        .device_bytes = options.windows ? 8 << 20 : 0,
+                                                                        .store = options.store}));
     }
     start_router();
   }
@@ -326,8 +343,9 @@ class Alone {
 
 TEST(Cluster, AnswersAsOneWorkerDoes) {
   Alone alone;
-  for (const bool tcp : {false, true}) {
-    Cluster cluster({.tcp = tcp, .patience = 5s});
+  for (const auto& [tcp, windows] : kWays) {
+    SCOPED_TRACE(str(tcp ? "tcp" : "in process", windows ? ", windows" : ""));
+    Cluster cluster({.tcp = tcp, .windows = windows, .patience = 5s});
     const Request request = cold_request(6);
     const Answer answer = cluster.run(request);
     EXPECT_EQ(answer.status, 200) << answer.error;
@@ -336,6 +354,7 @@ TEST(Cluster, AnswersAsOneWorkerDoes) {
     EXPECT_EQ(counters.own, 2);  // three take turns, one of them combines
     EXPECT_EQ(counters.recomputed, 0);
     EXPECT_EQ(cluster.inbox().counters().complete, 4);
+    EXPECT_EQ(cluster.inbox().counters().landed, windows ? 4 : 0);
     EXPECT_EQ(cluster.restarts(), 0);
     cluster.tell();  // all of it is with who combines now
     EXPECT_EQ(cluster.run(request).tokens, answer.tokens);
@@ -398,14 +417,16 @@ TEST(Cluster, WorkersShareAStore) {
   const Tokens expected = Alone()(request);
   MemoryStore store;
   {
-    Cluster cluster({.patience = 5s, .store = &store});
+    Cluster cluster({.windows = true, .patience = 5s, .store = &store});
     EXPECT_EQ(cluster.run(request).tokens, expected);
+    EXPECT_EQ(cluster.inbox().counters().landed, 4);
     while (store.size() < 4) std::this_thread::sleep_for(1ms);
   }
   {  // others, later, with an empty cache
-    Cluster cluster({.patience = 5s, .store = &store});
+    Cluster cluster({.windows = true, .patience = 5s, .store = &store});
     EXPECT_EQ(cluster.run(request).tokens, expected);
     EXPECT_EQ(cluster.scatter_worker(0).fetched() + cluster.scatter_worker(1).fetched(), 4);
+    EXPECT_EQ(cluster.inbox().counters().landed, 0);  // from the store to host memory, and on from there
     EXPECT_EQ(cluster.router->counters().sent_cached, 4);
   }
   for (auto& [name, value] : store.values) value[100] ^= 1;
@@ -419,16 +440,17 @@ TEST(Cluster, EveryFaultAloneIsAnswered) {
   const Request request = cold_request(6);
   const Tokens expected = alone(request);
   for (int Chances::*fault : {&Chances::drop, &Chances::twice, &Chances::cut, &Chances::late, &Chances::replay,
-                              &Chances::broken, &Chances::refuse, &Chances::hang, &Chances::silent, &Chances::slow}) {
-    Cluster cluster({.tcp = true, .patience = fault == &Chances::late ? 5s : 60ms});
-    cluster.chances.*fault = 1000;
-    for (int i = 0; i < 2; ++i) {
-      const Answer answer = cluster.run(request);
-      EXPECT_EQ(answer.status, 200) << answer.error;
-      EXPECT_EQ(answer.tokens, expected);
-      cluster.router->flush();
+                              &Chances::broken, &Chances::refuse, &Chances::hang, &Chances::silent, &Chances::slow})
+    for (const bool windows : {false, true}) {
+      Cluster cluster({.tcp = true, .windows = windows, .patience = fault == &Chances::late ? 5s : 60ms});
+      cluster.chances.*fault = 1000;
+      for (int i = 0; i < 2; ++i) {
+        const Answer answer = cluster.run(request);
+        EXPECT_EQ(answer.status, 200) << answer.error;
+        EXPECT_EQ(answer.tokens, expected);
+        cluster.router->flush();
+      }
     }
-  }
 }
 
 TEST(Cluster, LostWorkersAreReplacedOrSaid) {
@@ -484,11 +506,12 @@ TEST(Cluster, ARequestOutlivesItsRouterNowhere) {
 // Hundreds of requests, eight at a time, while everything goes wrong now and then.
 TEST(Cluster, TokensNeverDependOnFaults) {
   Alone alone;
-  constexpr int kRequests = 160, kAtOnce = 8;
-  for (const bool tcp : {false, true}) {
-    Cluster cluster({.tcp = tcp, .operators = 20}, 5);
+  constexpr int kRequests = 120, kAtOnce = 8;
+  for (const auto& [tcp, windows] : kWays) {
+    SCOPED_TRACE(str(tcp ? "tcp" : "in process", windows ? ", windows" : ""));
+    Cluster cluster({.tcp = tcp, .windows = windows, .operators = 20}, 5);
     cluster.chances = {.drop = 20,
-                       .twice = 30,
+                       .twice = 150,
                        .cut = 10,
                        .late = 5,
                        .replay = 60,

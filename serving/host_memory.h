@@ -2,14 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "core/backend.h"
+#include "serving/byte_arena.h"
 #include "serving/residue_format.h"
 
 namespace hypic {
@@ -19,55 +18,23 @@ namespace hypic {
 // one of them is done. None may outlive the arena, which waits for all copies at its end.
 class HostArena {
  public:
+  using Range = ByteArena::Range;
+  using End = ByteArena::End;
+
   // Error: there is not as much memory.
   HostArena(Backend& backend, int64_t bytes);
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
-  class Range {
-   public:
-    Range() = default;
-    Range(Range&& other) noexcept { *this = std::move(other); }
-    Range& operator=(Range&& other) noexcept {
-      std::swap(arena_, other.arena_);
-      std::swap(offset_, other.offset_);
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Range() {
-      if (arena_) arena_->give_back(offset_, bytes_);
-    }
-    explicit operator bool() const { return arena_ != nullptr; }
-    uint8_t* data() const { return arena_->memory_ + offset_; }
-    int64_t size() const { return bytes_; }
-
-   private:
-    friend class HostArena;
-    Range(HostArena* arena, int64_t offset, int64_t bytes)
-        : arena_(arena), offset_(offset), bytes_(bytes) {}
-    HostArena* arena_ = nullptr;
-    int64_t offset_ = 0, bytes_ = 0;
-  };
-
-  // The first free stretch that holds it, from the lower end or from the upper one: what has one size at one end and what
-  // has many at the other leave each other no gaps. Empty where there is none.
-  enum class End { lower, upper };
-  Range take(int64_t bytes, End end);
-
-  int64_t in_use() const;  // bytes, as rounded up
-  // InternalError where free stretches overlap, touch or do not add up.
-  void check() const;
+  Range take(int64_t bytes, End end) { return ranges_.take(bytes, end); }
+  int64_t in_use() const { return ranges_.in_use(); }
+  void check() const { ranges_.check(); }
 
  private:
-  void give_back(int64_t offset, int64_t bytes);
-
   Backend& backend_;
-  const int64_t capacity_;
   uint8_t* const memory_;
-  mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_;  // bytes by offset
-  int64_t in_use_ = 0;
+  ByteArena ranges_;
 };
 
 // A residue in host memory, in the format of the lower tiers; perhaps still on its way there. For several threads.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "serving/byte_arena.h"
 
 namespace hypic {
 namespace {
@@ -13,6 +14,49 @@ namespace {
 constexpr size_t kLongestReason = 200;
 
 }  // namespace
+
+// Memory of the device for windows. What the engine may still read rests until it has.
+struct Inbox::Stage {
+  explicit Stage(std::unique_ptr<SharedMemory> given)
+      : memory(std::move(given)), ranges(memory->data(), memory->size()) {}
+  ~Stage() {
+    for (const auto& [range, read] : resting) {
+      try {
+        read->wait();
+      } catch (const std::exception&) {  // a device that failed reads no more
+      }
+    }
+  }
+
+  ByteArena::Range take(int64_t bytes) {
+    const std::scoped_lock lock(mutex);
+    std::erase_if(resting, [](const auto& one) { return one.second->done(); });
+    return ranges.take(bytes, ByteArena::End::lower);
+  }
+  void give_back(ByteArena::Range range, std::shared_ptr<Event> read) {
+    const std::scoped_lock lock(mutex);
+    if (read) resting.emplace_back(std::move(range), std::move(read));
+  }
+
+  const std::unique_ptr<SharedMemory> memory;
+  ByteArena ranges;
+  std::mutex mutex;  // of what follows
+  std::vector<std::pair<ByteArena::Range, std::shared_ptr<Event>>> resting;
+};
+
+struct Inbox::Place final : Window {
+  Place(std::shared_ptr<Stage> given, ByteArena::Range part) : stage(std::move(given)), range(std::move(part)) {
+    data = range.data();
+    bytes = range.size();
+    memory = stage->memory.get();
+    same_process = true;
+  }
+  ~Place() override { stage->give_back(std::move(range), std::move(read)); }
+
+  const std::shared_ptr<Stage> stage;
+  ByteArena::Range range;
+  std::shared_ptr<Event> read;  // by the engine, the last time; with the inbox's lock
+};
 
 struct Inbox::Transfer {
   Inbox& inbox;
@@ -22,13 +66,25 @@ struct Inbox::Transfer {
   std::vector<int64_t> begins;  // by layer, and the end: offsets into bytes
   std::vector<int64_t> here;    // by layer: bytes that have come
   std::unique_ptr<uint8_t[]> bytes;
+  std::shared_ptr<Place> place;  // in which layers land, where it was asked for
+  struct Landed {
+    bool here = false;             // or will be, once
+    std::shared_ptr<Event> ready;  // is done; null: now
+  };
+  std::vector<Landed> landed;  // by layer
   size_t whole = 0;    // layers that are
   bool begun = false;  // something has come
   Clock::time_point progress = Clock::now();
   std::string error;  // empty: none
 
   Transfer(Inbox& inbox, uint64_t generation, const Tokens& tokens, std::vector<LayerSections> given)
-      : inbox(inbox), generation(generation), tokens(tokens), layers(std::move(given)), begins{0}, here(layers.size()) {
+      : inbox(inbox),
+        generation(generation),
+        tokens(tokens),
+        layers(std::move(given)),
+        begins{0},
+        here(layers.size()),
+        landed(layers.size()) {
     for (const LayerSections& layer : layers) begins.push_back(begins.back() + bytes_of(layer));
     skip_empty();
   }
@@ -53,6 +109,8 @@ Inbox::Inbox(const Model& model, const Pools& pools, const Mode& mode, const Inb
       layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full) {
   std::random_device random;
   next_generation_ = (uint64_t{random()} << 32 | random()) | 1;
+  if (options.device_bytes <= 0) return;
+  if (auto memory = model.backend().share(options.device_bytes)) stage_ = std::make_shared<Stage>(std::move(memory));
 }
 
 uint64_t Inbox::open(uint64_t transfer, const Tokens& tokens) {
@@ -150,24 +208,95 @@ int64_t Inbox::bytes_in_use() const {
   return bytes_;
 }
 
-void Inbox::take(const Packet& packet) {
+std::shared_ptr<Inbox::Transfer> Inbox::find(uint64_t transfer, uint64_t generation) const {
+  const auto found = open_.find(transfer);
+  return found == open_.end() || found->second->generation != generation ? nullptr : found->second;
+}
+
+std::shared_ptr<Window> Inbox::window(uint64_t number, uint64_t generation, int64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  const std::shared_ptr<Transfer> transfer = find(number, generation);
+  if (!transfer || !stage_ || !transfer->error.empty() || bytes != transfer->begins.back()) return nullptr;
+  if (transfer->place || transfer->begun) return transfer->place;
+  ByteArena::Range range = stage_->take(bytes);
+  if (range) transfer->place = std::make_shared<Place>(stage_, std::move(range));
+  return transfer->place;
+}
+
+// Whether a layer that has landed is what was sent. Without the lock, for it waits for the device.
+bool Inbox::intact(const Packet& packet) {
+  std::shared_ptr<Transfer> transfer;
+  std::unique_ptr<Copies> copies;
   {
     const std::scoped_lock lock(mutex_);
-    const auto found = open_.find(packet.transfer);
-    if (found == open_.end() || found->second->generation != packet.generation) {
+    transfer = find(packet.transfer, packet.generation);
+    if (!transfer || !transfer->place || packet.layer < 0 ||
+        packet.layer >= static_cast<int64_t>(transfer->layers.size()))
+      return false;
+    if (!checking_.empty()) {
+      copies = std::move(checking_.back());
+      checking_.pop_back();
+    }
+  }
+  if (!copies) copies = model_.backend().copies();
+  const BytesCopy layer{nullptr, transfer->place->data + transfer->begins[packet.layer], transfer->size(packet.layer)};
+  uint64_t said = 0;
+  std::memcpy(&said, packet.bytes.data(), std::min(sizeof(said), packet.bytes.size()));
+  const bool same = copies->checksums({&layer, 1}).front() == said;
+  const std::scoped_lock lock(mutex_);
+  checking_.push_back(std::move(copies));
+  return same;
+}
+
+void Inbox::came(Transfer& transfer, int32_t layer, int64_t bytes) {
+  transfer.here[layer] = bytes;
+  transfer.progress = Clock::now();
+  transfer.begun = true;
+  const bool before = transfer.complete();
+  transfer.skip_empty();
+  if (!before && transfer.complete()) {
+    ++counters_.complete;
+    counters_.landed +=
+        std::any_of(transfer.landed.begin(), transfer.landed.end(), [](const auto& l) { return l.here; });
+  }
+  arrived_.notify_all();
+}
+
+void Inbox::take(const Packet& packet) {
+  using Kind = Packet::Kind;
+  const bool damaged = packet.kind == Kind::landed && !packet.bytes.empty() && !intact(packet);
+  std::shared_ptr<Transfer> last;  // may go without the lock, which its end takes
+  {
+    const std::scoped_lock lock(mutex_);
+    last = find(packet.transfer, packet.generation);
+    if (!last) {
       ++counters_.stale;
       return;
     }
-    Transfer& transfer = *found->second;
+    Transfer& transfer = *last;
     if (!transfer.error.empty()) return;
-    if (packet.kind == Packet::Kind::failed) {
+    if (packet.kind == Kind::failed) {
       fail(transfer, std::string(packet.bytes.begin(), packet.bytes.end()));
-    } else if (packet.layer < 0 || packet.layer >= static_cast<int64_t>(transfer.layers.size()) ||
-               packet.offset > static_cast<uint64_t>(transfer.size(packet.layer)) ||
+    } else if (packet.layer < 0 || packet.layer >= static_cast<int64_t>(transfer.layers.size())) {
+      fail(transfer, "a packet lies outside its residue");
+    } else if (packet.kind == Kind::landed) {
+      if (transfer.landed[packet.layer].here) {
+        ++counters_.duplicate;
+      } else if (!transfer.place || transfer.here[packet.layer] > 0) {
+        fail(transfer, "a layer has landed where it has no place");
+      } else if (damaged) {
+        fail(transfer, "a layer does not match its checksum");
+      } else {
+        transfer.landed[packet.layer] = {true, packet.ready};
+        came(transfer, packet.layer, transfer.size(packet.layer));
+      }
+    } else if (packet.kind != Kind::data) {
+      fail(transfer, "a packet of a kind that says nothing of a residue");
+    } else if (packet.offset > static_cast<uint64_t>(transfer.size(packet.layer)) ||
                packet.bytes.size() > transfer.size(packet.layer) - packet.offset) {
       fail(transfer, "a packet lies outside its layer");
     } else {
-      int64_t& here = transfer.here[packet.layer];
+      const int64_t here = transfer.here[packet.layer];
       const auto offset = static_cast<int64_t>(packet.offset), end = offset + static_cast<int64_t>(packet.bytes.size());
       if (end <= here && !packet.bytes.empty()) {
         ++counters_.duplicate;
@@ -176,13 +305,7 @@ void Inbox::take(const Packet& packet) {
       } else {
         std::copy(packet.bytes.begin(), packet.bytes.end(),
                   transfer.bytes.get() + transfer.begins[packet.layer] + offset);
-        here = end;
-        transfer.progress = Clock::now();
-        transfer.begun = true;
-        const bool before = transfer.complete();
-        transfer.skip_empty();
-        if (!before && transfer.complete()) ++counters_.complete;
-        arrived_.notify_all();
+        came(transfer, packet.layer, end);
       }
     }
   }
@@ -193,6 +316,16 @@ class Inbox::Coming final : public Arrival {
  public:
   Coming(Inbox& inbox, std::shared_ptr<Transfer> transfer, const Placement& to)
       : inbox_(inbox), transfer_(std::move(transfer)), to_(to) {}
+  // The place goes to another when the copies from it, which are only enqueued, are done.
+  ~Coming() override {
+    if (!read_) return;
+    try {
+      const std::shared_ptr<Event> read = inbox_.model_.backend().record();
+      const std::scoped_lock lock(inbox_.mutex_);
+      if (read) transfer_->place->read = read;
+    } catch (const std::exception&) {  // a device that failed reads no more
+    }
+  }
 
   bool place(int layer) override {
     Transfer& transfer = *transfer_;
@@ -205,8 +338,16 @@ class Inbox::Coming final : public Arrival {
       if (!transfer.error.empty()) return false;
     }
     // What is here is not written again: this needs no lock.
+    Backend& backend = inbox_.model_.backend();
+    if (transfer.landed[layer].here) {
+      if (transfer.landed[layer].ready) backend.wait_for(*transfer.landed[layer].ready);
+      read_ = true;
+      enqueue_scatter(backend, inbox_.pools_, transfer.layers[layer], transfer.place->data + transfer.begins[layer],
+                      to_);
+      return true;
+    }
     const std::span bytes(transfer.bytes.get() + transfer.begins[layer], static_cast<size_t>(transfer.size(layer)));
-    unpack(inbox_.model_.backend(), inbox_.pools_, transfer.layers[layer], bytes, to_);
+    unpack(backend, inbox_.pools_, transfer.layers[layer], bytes, to_);
     return true;
   }
   bool fails() override {
@@ -218,6 +359,7 @@ class Inbox::Coming final : public Arrival {
   Inbox& inbox_;
   const std::shared_ptr<Transfer> transfer_;
   const Placement to_;
+  bool read_ = false;  // from the transfer's place
 };
 
 std::unique_ptr<Arrival> Inbox::accept(const Tokens& tokens, int32_t first, int32_t tail, const Placement& to) {

@@ -1,6 +1,6 @@
-// The receiving end of a worker that combines: residues that others compute arrive here in host memory and go from
-// there to the engine's slots, layer by layer. Nothing that arrives is ever required: what is late, damaged or does not
-// come is computed by the engine itself.
+// The receiving end of a worker that combines: residues that others compute arrive here in host memory, or in windows
+// on the device, and go from there to the engine's slots, layer by layer. Nothing that arrives is ever required: what
+// is late, damaged or does not come is computed by the engine itself.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,8 @@
 namespace hypic {
 
 struct InboxOptions {
-  int64_t bytes = int64_t{1} << 30;  // of residues on their way, in host memory
+  int64_t bytes = int64_t{1} << 30;  // of residues on their way
+  int64_t device_bytes = 0;          // of the device's memory for windows; 0, or a backend that shares none: no windows
   // With a residue of which nothing has come yet: its worker may be busy with others. And once it has begun to come.
   std::chrono::milliseconds first_patience{30'000}, patience{2'000};
 };
@@ -32,13 +33,14 @@ struct InboxOptions {
 struct InboxCounters {
   int64_t opened = 0, refused = 0;  // refused: no room
   int64_t complete = 0, failed = 0;
+  int64_t landed = 0;     // of the complete ones those that came device to device
   int64_t stale = 0;      // packets of transfers that are closed, or of an earlier one in their place
   int64_t duplicate = 0;  // packets that were here already
 };
 
 class Inbox final : public PacketSink, public ResidueSource {
  public:
-  // Residues of this model and mode, to slots of these pools.
+  // Residues of this model and mode, to slots of these pools. OutOfMemory: the device has not as much.
   Inbox(const Model& model, const Pools& pools, const Mode& mode, const InboxOptions& options);
 
   // From now on packets with this number and the generation returned are taken; 0: there is no room. A number that is
@@ -60,14 +62,20 @@ class Inbox final : public PacketSink, public ResidueSource {
   int64_t bytes_in_use() const;
 
   void take(const Packet& packet) override;
+  std::shared_ptr<Window> window(uint64_t transfer, uint64_t generation, int64_t bytes) override;
   void lost(std::span<const uint64_t> transfers, const std::string& why) override;
   std::unique_ptr<Arrival> accept(const Tokens& tokens, int32_t first, int32_t tail, const Placement& to) override;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Transfer;
+  struct Stage;
+  struct Place;
   class Coming;
 
+  std::shared_ptr<Transfer> find(uint64_t transfer, uint64_t generation) const;
+  bool intact(const Packet& packet);
+  void came(Transfer& transfer, int32_t layer, int64_t bytes);
   void fail(Transfer& transfer, const std::string& why);
   void expire();
 
@@ -76,6 +84,7 @@ class Inbox final : public PacketSink, public ResidueSource {
   const Mode mode_;
   const InboxOptions options_;
   const ResidueLayout layout_;
+  std::shared_ptr<Stage> stage_;  // of windows; null: there are none
   std::function<void()> changed_;
 
   mutable std::mutex mutex_;  // of what follows, and of transfers
@@ -84,6 +93,7 @@ class Inbox final : public PacketSink, public ResidueSource {
   int64_t bytes_ = 0;
   InboxCounters counters_;
   std::map<uint64_t, std::shared_ptr<Transfer>> open_;
+  std::vector<std::unique_ptr<Copies>> checking_;  // of no thread at the moment
 };
 
 }  // namespace hypic

@@ -85,6 +85,24 @@ struct Fixture {
                   .offset = at,
                   .bytes = std::span(bytes).subspan(at, std::min<size_t>(1000, bytes.size() - at))});
   }
+  // A layer into a window, as another device would.
+  void land(const Window& window, uint64_t transfer, uint64_t generation, size_t segment, int layer,
+            std::shared_ptr<Event> ready = nullptr, uint64_t flaw = 0) {
+    int64_t begin = 0;
+    for (int before = 0; before < layer; ++before) begin += static_cast<int64_t>(residues[segment][before].size());
+    const std::vector<uint8_t>& bytes = residues[segment][layer];
+    std::copy(bytes.begin(), bytes.end(), window.data + begin);
+    const uint64_t sum = checksum(bytes.data(), static_cast<int64_t>(bytes.size())) ^ flaw;
+    Packet packet{
+        .kind = Packet::Kind::landed, .transfer = transfer, .generation = generation, .layer = layer, .ready = ready};
+    if (!ready) packet.bytes = {reinterpret_cast<const uint8_t*>(&sum), sizeof(sum)};
+    inbox.take(packet);
+  }
+  int64_t bytes_of(size_t segment) const {
+    int64_t bytes = 0;
+    for (const auto& layer : residues[segment]) bytes += static_cast<int64_t>(layer.size());
+    return bytes;
+  }
   void close(uint64_t transfer) {
     inbox.close(transfer);
     ++closed;
@@ -251,6 +269,93 @@ TEST(Inbox, DuplicatesAreDroppedGapsAndExcessFail) {
   const RunResult got = f.engine.run({Fixture::request()}, kMode);
   EXPECT_EQ(got.responses[0].logits, f.reused.logits);
   for (const uint64_t transfer : {1, 2, 3, 4}) f.close(transfer);
+}
+
+// Done from the beginning or, with `late`, once it has been waited for, which writes what was missing before.
+class Written final : public Event {
+ public:
+  explicit Written(std::function<void()> late) : late_(std::move(late)) {}
+  bool done() override { return !late_; }
+  void wait() override {
+    if (late_) std::exchange(late_, nullptr)();
+  }
+
+ private:
+  std::function<void()> late_;
+};
+
+TEST(Inbox, LayersLandInWindows) {
+  Fixture f({.device_bytes = 1 << 22});
+  const uint64_t one = f.inbox.open(1, kFirst), two = f.inbox.open(2, kSecond), three = f.inbox.open(3, kThird);
+  const auto first = f.inbox.window(1, one, f.bytes_of(0)), second = f.inbox.window(2, two, f.bytes_of(1));
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(f.inbox.window(2, two, f.bytes_of(1)), second);
+  EXPECT_FALSE(f.inbox.window(1, two, f.bytes_of(0)));        // another generation
+  EXPECT_FALSE(f.inbox.window(3, three, f.bytes_of(2) + 1));  // another layout
+  EXPECT_TRUE(second->data >= first->data + first->bytes || first->data >= second->data + second->bytes);
+  // The first is said before it is there; the second has a layer each when the forward needs it; the third is none.
+  for (int layer = 0; layer < kLayers; ++layer) {
+    uint8_t* begin = first->data;
+    for (int before = 0; before < layer; ++before) begin += f.residues[0][before].size();
+    const std::vector<uint8_t>& bytes = f.residues[0][layer];
+    const auto write = [begin, &bytes] { std::copy(bytes.begin(), bytes.end(), begin); };
+    f.land(*first, 1, one, 0, layer, std::make_shared<Written>(write));
+    std::fill(begin, begin + bytes.size(), uint8_t{0xff});
+    f.give(3, three, 2, layer);
+  }
+  f.land(*second, 2, two, 1, 0);
+  f.land(*second, 2, two, 1, 0);
+  EXPECT_EQ(f.inbox.counters().duplicate, 1);
+  At hooks([&](int layer) {
+    if (layer + 1 < kLayers) f.land(*second, 2, two, 1, layer + 1);
+  });
+  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(got.counters.isolated, 0);
+  EXPECT_EQ(f.inbox.counters().complete, 3);
+  EXPECT_EQ(f.inbox.counters().landed, 2);
+  for (const uint64_t transfer : {1, 2, 3}) f.close(transfer);
+}
+
+TEST(Inbox, WhatLandsWronglyIsComputed) {
+  Fixture f({.device_bytes = 1 << 22});
+  const uint64_t one = f.inbox.open(1, kFirst), two = f.inbox.open(2, kSecond), three = f.inbox.open(3, kThird);
+  const auto first = f.inbox.window(1, one, f.bytes_of(0)), second = f.inbox.window(2, two, f.bytes_of(1));
+  f.land(*first, 1, one, 0, 0, nullptr, 4);
+  EXPECT_EQ(f.inbox.counters().failed, 1);
+  f.land(*second, 2, two, 1, kLayers - 1);
+  f.land(*second, 2, two + 99, 1, 0);
+  EXPECT_EQ(f.inbox.counters().stale, 1);
+  uint64_t sum = 0;
+  const std::span bytes(reinterpret_cast<const uint8_t*>(&sum), sizeof(sum));
+  f.inbox.take({.kind = Packet::Kind::landed, .transfer = 2, .generation = two, .layer = kLayers, .bytes = bytes});
+  f.inbox.take({.kind = Packet::Kind::landed, .transfer = 3, .generation = three, .layer = 0, .bytes = bytes});
+  EXPECT_EQ(f.inbox.counters().failed, 3);
+  const RunResult got = f.engine.run({Fixture::request()}, kMode);
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kSecond.size() + kThird.size()));
+  for (const uint64_t transfer : {1, 2, 3}) f.close(transfer);
+}
+
+// A sender that comes too late writes to memory that nobody else has meanwhile.
+TEST(Inbox, WindowsAreNobodyElsesWhileTheirSenderHasThem) {
+  Fixture f({.device_bytes = 1});
+  const int64_t bytes = f.bytes_of(1);
+  Inbox inbox(f.model, f.engine.pools(), kMode, {.device_bytes = 2 * bytes + 200});
+  auto late = inbox.window(1, inbox.open(1, kSecond), bytes);
+  ASSERT_TRUE(late);
+  inbox.close(1);
+  auto other = inbox.window(1, inbox.open(1, kSecond), bytes);
+  ASSERT_TRUE(other);
+  EXPECT_NE(other->data, late->data);
+  std::fill(late->data, late->data + bytes, uint8_t{1});
+  EXPECT_FALSE(inbox.window(2, inbox.open(2, kSecond), bytes));  // by packets
+  late.reset();
+  const uint64_t again = inbox.open(3, kSecond);
+  EXPECT_TRUE(inbox.window(3, again, bytes));
+  for (const uint64_t transfer : {1, 2, 3}) inbox.close(transfer);
+  other.reset();
+  EXPECT_EQ(inbox.bytes_in_use(), 0);
 }
 
 TEST(Inbox, MemoryIsBounded) {

@@ -200,17 +200,21 @@ ResidueBytes ResidueLayout::bytes(Part part, int64_t tokens) const {
 
 namespace {
 
-// Calls visit(tensor, offset) for the piece of each page that holds tokens.
+// Calls visit(tensor, offset) for the pieces of pages that hold tokens: one for pages that follow one another.
 template <class Visitor>
 void for_pages(const Pools& pools, const Section& section, const std::vector<int32_t>& pages,
                Visitor&& visit) {
   const Tensor pool = pool_tensor(pools, section);
   const int64_t page_size = pools.sizes.page_size, tokens = section.shape[0];
-  HYPIC_CHECK(static_cast<int64_t>(pages.size()) * page_size >= tokens);
+  HYPIC_CHECK(static_cast<int64_t>(pages.size()) * page_size >= tokens && pool.contiguous());
+  const Tensor rows = pool.reshape({pool[0] * page_size, pool[2], pool[3]});
   int64_t offset = 0;
-  for (int64_t first = 0; first < tokens; first += page_size) {
-    const Tensor piece =
-        pool.at(pages[first / page_size]).rows(0, std::min(page_size, tokens - first));
+  for (int64_t first = 0, last; first < tokens; first = last) {
+    const int32_t page = pages[first / page_size];
+    last = std::min(first + page_size, tokens);
+    while (last < tokens && pages[last / page_size] == page + (last - first) / page_size)
+      last = std::min(last + page_size, tokens);
+    const Tensor piece = rows.rows(page * page_size, page * page_size + last - first);
     visit(piece, offset);
     offset += piece.bytes();
   }
@@ -218,6 +222,24 @@ void for_pages(const Pools& pools, const Section& section, const std::vector<int
 }
 
 bool in_pages(const Section& section) { return section.what == What::k || section.what == What::v; }
+
+// Calls visit(tensor, bytes) for the pieces of an entry and where they lie behind `bytes`.
+template <class Visitor>
+void for_pieces(const Pools& pools, const std::vector<Section>& device_form, const Placement& placement,
+                const uint8_t* bytes, Visitor&& visit) {
+  for (const Section& section : device_form) {
+    if (in_pages(section)) {
+      for_pages(pools, section, placement.pages,
+                [&](const Tensor& piece, int64_t offset) { visit(piece, bytes + offset); });
+    } else {
+      const Tensor tensor = pool_tensor(pools, section).at(placement.slot);
+      HYPIC_CHECK(tensor.size() == section.size() && tensor.dtype == section.dtype && tensor.contiguous(),
+                  tensor.shape_string());
+      visit(tensor, bytes);
+    }
+    bytes += section.bytes();
+  }
+}
 
 }  // namespace
 
@@ -239,17 +261,9 @@ std::vector<Section> device_form(const Pools& pools, const std::vector<Section>&
 
 void enqueue_download(Backend& backend, const Pools& pools, const std::vector<Section>& device_form,
                       const Placement& from, uint8_t* to) {
-  for (const Section& section : device_form) {
-    if (in_pages(section)) {
-      for_pages(pools, section, from.pages,
-                [&](const Tensor& piece, int64_t offset) { backend.download_async(to + offset, piece); });
-    } else {
-      const Tensor tensor = pool_tensor(pools, section).at(from.slot);
-      HYPIC_CHECK(tensor.size() == section.size() && tensor.dtype == section.dtype, tensor.shape_string());
-      backend.download_async(to, tensor);
-    }
-    to += section.bytes();
-  }
+  for_pieces(pools, device_form, from, to, [&](const Tensor& piece, const uint8_t* bytes) {
+    backend.download_async(const_cast<uint8_t*>(bytes), piece);
+  });
 }
 
 void narrow(const std::vector<Section>& device_form, const uint8_t* from,
@@ -322,6 +336,24 @@ void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& se
     }
     from += section.bytes();
   }
+}
+
+void enqueue_gather(Backend& backend, const Pools& pools, const std::vector<Section>& device_form,
+                    const Placement& from, uint8_t* to) {
+  std::vector<BytesCopy> pieces;
+  for_pieces(pools, device_form, from, to, [&](const Tensor& piece, const uint8_t* bytes) {
+    pieces.push_back({const_cast<uint8_t*>(bytes), piece.data, piece.bytes()});
+  });
+  backend.copy_bytes(pieces);
+}
+
+void enqueue_scatter(Backend& backend, const Pools& pools, const std::vector<Section>& device_form, const uint8_t* from,
+                     const Placement& to) {
+  std::vector<BytesCopy> pieces;
+  for_pieces(pools, device_form, to, from, [&](const Tensor& piece, const uint8_t* bytes) {
+    pieces.push_back({piece.data, bytes, piece.bytes()});
+  });
+  backend.copy_bytes(pieces);
 }
 
 Float16 to_float16(float x) {

@@ -94,6 +94,13 @@ std::vector<uint8_t> pack(Backend& backend, const Pools& pools,
 void unpack(Backend& backend, const Pools& pools, const std::vector<Section>& sections,
             std::span<const uint8_t> bytes, const Placement& to, bool lasting = false);
 
+// The same within the device, without the host: `bytes` lie in its memory, in `device_form`. To what is enqueued these
+// are copies as others; nothing is waited for.
+void enqueue_gather(Backend& backend, const Pools& pools, const std::vector<Section>& device_form,
+                    const Placement& from, uint8_t* to);
+void enqueue_scatter(Backend& backend, const Pools& pools, const std::vector<Section>& device_form, const uint8_t* from,
+                     const Placement& to);
+
 // Round to nearest even; beyond 65504 infinity, NaN stays NaN.
 Float16 to_float16(float x);
 

@@ -37,8 +37,10 @@ void put_checksum(Head& head, const uint8_t* bytes) {
 void check_bounds(const Head& head) {
   require(head.magic == kMagic, "this is no packet of a residue");
   require(head.version == kVersion, "packets have version ", head.version, ", this program reads ", kVersion);
-  require(head.kind <= static_cast<uint8_t>(Packet::Kind::failed) && head.reserved == 0,
+  require(head.kind <= static_cast<uint8_t>(Packet::Kind::release) && head.reserved == 0,
           "a packet of an unknown kind, ", int{head.kind});
+  require(head.kind != static_cast<uint8_t>(Packet::Kind::landed) || head.size == kChecksumBytes,
+          "a packet without the checksum of its layer");
   require(head.size <= kMaxPacketBytes, "a packet of ", head.size, " bytes, at most ", kMaxPacketBytes);
   require(0 <= head.layer && head.layer < kMostLayers, "a packet of layer ", head.layer);
 }

@@ -4,22 +4,37 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace hypic {
 
-// Consecutive bytes of one layer of one residue; or the word that it will not come.
+class Event;
+
+// Consecutive bytes of one layer of one residue, or what is said about it. Of the last three see serving/transport.h,
+// Window.
 struct Packet {
-  enum class Kind : uint8_t { data, failed };
+  enum class Kind : uint8_t {
+    data,
+    failed,   // it will not come
+    landed,   // this layer is in the window that the receiver gave
+    ask,      // for a window; offset: its bytes
+    window,   // the answer; offset: where in the shared memory that `bytes` names; no bytes: there is none
+    release,  // nothing more is written to the window
+  };
   Kind kind = Kind::data;
   uint64_t transfer = 0;    // which residue; numbers of the router
   uint64_t generation = 0;  // as the receiver gave it out with the transfer's place
   int32_t layer = 0;
   uint64_t offset = 0;             // of the bytes within their layer
-  std::span<const uint8_t> bytes;  // failed: why, as text
+  // failed: why, as text; landed: the layer's checksum (core/shared_memory.h), within a process none.
+  std::span<const uint8_t> bytes;
+  std::shared_ptr<Event> ready = nullptr;  // landed, within a process: once this is done; null: already
 };
+
+inline constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;
 

@@ -81,6 +81,12 @@ TEST(ResidueWire, SizesAreBoundedBeforeAnythingIsTaken) {
   EXPECT_THROW(frame_of({.bytes = std::vector<uint8_t>(kMaxPacketBytes + 1)}), InternalError);
 }
 
+TEST(ResidueWire, ALayerLandsWithItsChecksum) {
+  PacketDecoder decoder;
+  EXPECT_EQ(fed(decoder, frame_of({.kind = Packet::Kind::landed, .bytes = bytes_of(8, 1)})).size(), 1u);
+  EXPECT_THROW(fed(decoder, frame_of({.kind = Packet::Kind::landed, .bytes = bytes_of(7, 1)})), Error);
+}
+
 TEST(ResidueWire, ATruncatedStreamIsNotAtItsEnd) {
   const auto bytes = bytes_of(10, 1);
   const auto frame = frame_of({.bytes = bytes});

@@ -29,7 +29,8 @@ struct ScatterWorker::Group {
     int64_t tokens = 0;
     std::vector<LayerSections> layers, device_form;
     std::vector<int64_t> begins;  // by layer, and the end
-    HostArena::Range staging;     // until the group is sent and kept
+    HostArena::Range staging;     // until the group is sent and kept; empty: no packets are made of it
+    ByteArena::Range device_staging;  // of what goes to windows; empty: nothing does
     bool cached = false;
     size_t sent = 0;  // layers
   };
@@ -67,20 +68,25 @@ class ScatterWorker::Sink final : public ResidueSink {
       group_->rows += one.tokens;
       return;
     }
-    for (size_t layer = 0; layer < one.layers.size(); ++layer) download(index, layer);
+    for (size_t layer = 0; layer < one.layers.size(); ++layer) take(index, layer);
     push(index, 0, one.layers.size());
   }
   void after(int layer) override {
     for (const size_t i : which_)
-      if (!group_->ones[i].cached) download(i, layer);
+      if (!group_->ones[i].cached) take(i, layer);
     push(Sending::kAll, layer, layer + 1);
   }
 
  private:
-  void download(size_t index, size_t layer) {
-    Group::One& one = group_->ones[index];
-    enqueue_download(worker_.model_.backend(), worker_.engine_.pools(), one.layers[layer], placements_[index],
-                     one.staging.data() + one.begins[layer]);
+  void take(size_t index, size_t layer) {
+    const Group::One& one = group_->ones[index];
+    Backend& backend = worker_.model_.backend();
+    const Pools& pools = worker_.engine_.pools();
+    if (one.staging)
+      enqueue_download(backend, pools, one.layers[layer], placements_[index], one.staging.data() + one.begins[layer]);
+    if (one.device_staging)
+      enqueue_gather(backend, pools, one.layers[layer], placements_[index],
+                     one.device_staging.data() + one.begins[layer]);
   }
   void push(size_t segment, size_t first, size_t last) {
     std::shared_ptr<Event> copied = worker_.model_.backend().record();
@@ -102,6 +108,10 @@ ScatterWorker::ScatterWorker(Engine& engine, const Model& model, Transports& tra
       options_(options),
       layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full),
       staging_(model.backend(), options.staging_bytes),
+      device_memory_(options.device_bytes > 0 ? model.backend().share(options.device_bytes) : nullptr),
+      device_staging_(device_memory_ ? std::make_unique<ByteArena>(device_memory_->data(), device_memory_->size())
+                                     : nullptr),
+      copies_(device_memory_ ? model.backend().copies() : nullptr),
       computing_([this] { compute(); }),
       sending_([this] { send(); }) {}
 
@@ -207,8 +217,7 @@ void ScatterWorker::compute() {
 // Segments for which there is no staging memory now wait until some has been sent.
 void ScatterWorker::run(std::shared_ptr<Group> group) {
   std::string error;
-  for (size_t i = 0; i < group->ones.size() && error.empty(); ++i) {
-    Group::One& one = group->ones[i];
+  for (Group::One& one : group->ones) {
     if (one.tokens <= options_.mode.head + options_.mode.tail || one.tokens >= model_.spec().max_positions) {
       error = str("a segment of ", one.tokens, " tokens leaves no residue in this model and mode");
       break;
@@ -216,12 +225,25 @@ void ScatterWorker::run(std::shared_ptr<Group> group) {
     one.layers = residue_layers(layout_, model_.spec().layer_count(), one.tokens);
     one.begins = {0};
     for (const LayerSections& layer : one.layers) one.begins.push_back(one.begins.back() + bytes_of(layer));
-    if (one.begins.back() > options_.staging_bytes) {
+  }
+  if (error.empty() && copies_) ask_for_windows(*group);
+  for (size_t i = 0; i < group->ones.size() && error.empty(); ++i) {
+    Group::One& one = group->ones[i];
+    const auto has_window = [](const Waiting& waiting) { return waiting.window != nullptr; };
+    const bool windows = std::any_of(one.wanted.begin(), one.wanted.end(), has_window);
+    const bool packets = options_.store || !std::all_of(one.wanted.begin(), one.wanted.end(), has_window);
+    if (packets && one.begins.back() > options_.staging_bytes) {
       error = str("a residue of ", one.begins.back(), " bytes does not fit the ", options_.staging_bytes,
                   " bytes for those on their way");
       break;
     }
-    while (!(one.staging = staging_.take(one.begins.back(), HostArena::End::lower))) {
+    const auto staged = [&] {
+      if (packets && !one.staging) one.staging = staging_.take(one.begins.back(), HostArena::End::lower);
+      if (windows && !one.device_staging)
+        one.device_staging = device_staging_->take(one.begins.back(), ByteArena::End::lower);
+      return (!packets || one.staging) && (!windows || one.device_staging);
+    };
+    while (!staged()) {
       if (i == 0) {  // all of it is with the sending thread, which gives it back
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, std::chrono::milliseconds(1));
@@ -261,6 +283,27 @@ void ScatterWorker::run(std::shared_ptr<Group> group) {
   changed_.notify_all();
 }
 
+// Once a receiver and job; what has no window goes by packets.
+void ScatterWorker::ask_for_windows(Group& group) {
+  std::map<std::string, std::vector<std::pair<Waiting*, Transport::Wanted>>> asked;
+  for (Group::One& one : group.ones)
+    for (Waiting& waiting : one.wanted) {
+      const PrefillJob& job = waiting.job->wanted;
+      const PrefillJob::Segment& segment = job.segments[waiting.segment];
+      if (!waiting.window && one.begins.back() <= options_.device_bytes)
+        asked[job.destination].push_back({&waiting, {segment.transfer, segment.generation, one.begins.back()}});
+    }
+  for (const auto& [destination, waiting] : asked) {
+    std::vector<Transport::Wanted> wanted;
+    for (const auto& [who, what] : waiting) wanted.push_back(what);
+    try {
+      const auto windows = transports_.to(destination)->windows(wanted);
+      for (size_t i = 0; i < waiting.size(); ++i) waiting[i].first->window = windows[i];
+    } catch (const Error&) {  // no address: sending will say so
+    }
+  }
+}
+
 // From the store to where it is sent from.
 bool ScatterWorker::fetch(const std::shared_ptr<Group>& group, size_t index) {
   const Mode& mode = options_.mode;
@@ -277,6 +320,7 @@ bool ScatterWorker::fetch(const std::shared_ptr<Group>& group, size_t index) {
   if (static_cast<int64_t>(layers.size()) != one.begins.back()) return false;
   std::copy(layers.begin(), layers.end(), one.staging.data());
   one.cached = true;
+  for (Waiting& waiting : one.wanted) waiting.window.reset();
   ++fetched_;
   const std::scoped_lock lock(mutex_);
   sendings_.push_back({group, index, 0, one.layers.size(), nullptr, {}});
@@ -308,11 +352,6 @@ void ScatterWorker::send() {
       next = std::move(sendings_.front());
       sendings_.pop_front();
     }
-    try {
-      if (next.copied) next.copied->wait();
-    } catch (const std::exception& failed) {
-      next.error = failed.what();
-    }
     send(next);
   }
 }
@@ -321,40 +360,107 @@ void ScatterWorker::send(const Sending& sending) {
   Group& group = *sending.group;
   const bool all = sending.segment == Sending::kAll;
   const size_t first = all ? 0 : sending.segment, last = all ? group.ones.size() : first + 1;
-  group.computed = Clock::now();  // the last layer's stays
-  for (size_t i = first; i < last; ++i) {
-    Group::One& one = group.ones[i];
-    if ((all && one.cached) || one.wanted.empty()) continue;
-    for (const Waiting& waiting : one.wanted) {
-      Job& job = *waiting.job;
-      const PrefillJob::Segment& wanted = job.wanted.segments[waiting.segment];
-      PrefillReport::Segment& report = job.report.segments[waiting.segment];
-      if (!report.error.empty()) continue;
-      try {
-        const std::shared_ptr<Transport> way = transports_.to(job.wanted.destination);
-        Packet packet{.transfer = wanted.transfer, .generation = wanted.generation};
-        if (!sending.error.empty()) {
-          report.error = sending.error;
-          packet.kind = Packet::Kind::failed;
-          packet.bytes = {reinterpret_cast<const uint8_t*>(sending.error.data()),
-                          std::min(sending.error.size(), kMaxPacketBytes)};
-          way->send(packet);
-          continue;
+  const auto concerns = [&](const Group::One& one) { return !(all && one.cached) && !one.wanted.empty(); };
+  // Calls visit(one, waiting, way, packet) for whoever waits for these layers; what throws is the report's.
+  const auto each = [&](auto&& visit) {
+    for (size_t i = first; i < last; ++i) {
+      Group::One& one = group.ones[i];
+      if (!concerns(one)) continue;
+      for (Waiting& waiting : one.wanted) {
+        const PrefillJob& job = waiting.job->wanted;
+        std::string& failed = waiting.job->report.segments[waiting.segment].error;
+        if (!failed.empty()) continue;
+        try {
+          const PrefillJob::Segment& wanted = job.segments[waiting.segment];
+          visit(one, waiting, *transports_.to(job.destination),
+                Packet{.transfer = wanted.transfer, .generation = wanted.generation});
+        } catch (const std::exception& error) {
+          if (failed.empty()) failed = error.what();
         }
-        for (size_t layer = sending.first; layer < sending.last; ++layer)
-          for (int64_t at = one.begins[layer]; at < one.begins[layer + 1]; at += kMaxPacketBytes) {
-            packet.layer = static_cast<int32_t>(layer);
-            packet.offset = static_cast<uint64_t>(at - one.begins[layer]);
-            packet.bytes = {one.staging.data() + at,
-                            static_cast<size_t>(std::min<int64_t>(kMaxPacketBytes, one.begins[layer + 1] - at))};
-            way->send(packet);
-          }
-      } catch (const std::exception& failed) {
-        if (report.error.empty()) report.error = failed.what();
       }
     }
-    one.sent = sending.error.empty() ? sending.last : one.layers.size();
-    if (sending.error.empty() && one.sent < one.layers.size()) continue;
+  };
+  const auto layers = [&](const Group::One& one, auto&& visit) {
+    for (size_t layer = sending.first; layer < sending.last; ++layer)
+      if (const int64_t begin = one.begins[layer], size = one.begins[layer + 1] - begin; size > 0)
+        visit(static_cast<int32_t>(layer), begin, size);
+  };
+  std::string error = sending.error;
+  const bool ends = !error.empty() || sending.last == group.ones[first].layers.size();
+  bool windows = false, packets = false;
+  each([&](const Group::One&, const Waiting& waiting, Transport&, const Packet&) {
+    (waiting.window ? windows : packets) = true;
+  });
+  std::vector<BytesCopy> sent;  // to windows of other processes
+  std::vector<uint64_t> sums;   // and their checksums
+  std::map<std::pair<const Waiting*, int32_t>, size_t> which;
+  try {
+    if (windows && error.empty()) {
+      if (sending.copied) copies_->wait_for(*sending.copied);
+      each([&](const Group::One& one, const Waiting& waiting, Transport&, const Packet&) {
+        if (!waiting.window) return;
+        layers(one, [&](int32_t layer, int64_t begin, int64_t size) {
+          const BytesCopy copy{waiting.window->data + begin, one.device_staging.data() + begin, size};
+          copies_->copy(copy);
+          if (waiting.window->same_process) return;
+          which[{&waiting, layer}] = sent.size();
+          sent.push_back(copy);
+        });
+      });
+      const std::shared_ptr<Event> ready = copies_->record();
+      each([&](const Group::One& one, const Waiting& waiting, Transport& way, Packet packet) {
+        if (!waiting.window || !waiting.window->same_process) return;
+        packet.kind = Packet::Kind::landed;
+        packet.ready = ready;
+        layers(one, [&](int32_t layer, int64_t, int64_t) {
+          packet.layer = layer;
+          way.send(packet);
+        });
+      });
+    }
+    if (sending.copied && (packets || ends)) sending.copied->wait();
+    group.computed = Clock::now();  // the last layer's stays
+    if (!sent.empty()) sums = copies_->checksums(sent);
+  } catch (const std::exception& failed) {
+    error = failed.what();
+  }
+  each([&](const Group::One& one, const Waiting& waiting, Transport& way, Packet packet) {
+    if (!error.empty()) {
+      waiting.job->report.segments[waiting.segment].error = error;
+      packet.kind = Packet::Kind::failed;
+      packet.bytes = {reinterpret_cast<const uint8_t*>(error.data()), std::min(error.size(), kMaxPacketBytes)};
+      way.send(packet);
+    } else if (!waiting.window) {
+      layers(one, [&](int32_t layer, int64_t begin, int64_t size) {
+        packet.layer = layer;
+        for (int64_t at = 0; at < size; at += kMaxPacketBytes) {
+          packet.offset = static_cast<uint64_t>(at);
+          packet.bytes = {one.staging.data() + begin + at,
+                          static_cast<size_t>(std::min<int64_t>(kMaxPacketBytes, size - at))};
+          way.send(packet);
+        }
+      });
+    } else if (!waiting.window->same_process) {
+      packet.kind = Packet::Kind::landed;
+      layers(one, [&](int32_t layer, int64_t, int64_t) {
+        packet.layer = layer;
+        packet.bytes = {reinterpret_cast<const uint8_t*>(&sums[which.at({&waiting, layer})]), kChecksumBytes};
+        way.send(packet);
+      });
+    }
+  });
+  // Windows and what is copied to them go when nothing is under way any more.
+  if (copies_ && (ends || !error.empty())) {
+    try {
+      if (const auto copied = copies_->record()) copied->wait();
+    } catch (const std::exception&) {  // a device that failed copies no more
+    }
+  }
+  for (size_t i = first; i < last; ++i) {
+    Group::One& one = group.ones[i];
+    if (!concerns(one)) continue;
+    one.sent = error.empty() ? sending.last : one.layers.size();
+    if (error.empty() && one.sent < one.layers.size()) continue;
     const auto wanted = std::exchange(one.wanted, {});
     for (const Waiting& waiting : wanted) {
       Job& job = *waiting.job;

@@ -26,6 +26,9 @@ struct ScatterOptions {
   Mode mode;
   int64_t rows = 8192;                       // of segments computed together; one alone may have more
   int64_t staging_bytes = int64_t{1} << 30;  // of host memory for residues on their way
+  // Of the device's memory for those that go device to device, where a receiver gives windows; 0, or a backend that
+  // shares none: all go through host memory.
+  int64_t device_bytes = 0;
   int64_t max_waiting = 4096;                // segments; more are turned away
   // Where segments that are not cached are looked for before they are computed, and go once they were; null: nowhere.
   // Used by one of the worker's threads; outlives it.
@@ -61,6 +64,7 @@ struct PrefillReport {
 class ScatterWorker {
  public:
   // Starts two threads, one that computes and one that sends. The engine is this worker's alone until its end.
+  // OutOfMemory: the device has not as much.
   ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options);
   // What waits is answered with an error; what is being computed is sent.
   ~ScatterWorker();
@@ -82,6 +86,7 @@ class ScatterWorker {
 
   void compute();
   void run(std::shared_ptr<Group> group);
+  void ask_for_windows(Group& group);
   bool fetch(const std::shared_ptr<Group>& group, size_t index);
   void keep(const std::shared_ptr<Group>& group, size_t index);
   void send();
@@ -93,12 +98,17 @@ class ScatterWorker {
   const ScatterOptions options_;
   const ResidueLayout layout_;
   HostArena staging_;
+  // Residues on the device, and their copies from there to windows, which only the sending thread makes; null: none.
+  const std::unique_ptr<SharedMemory> device_memory_;
+  const std::unique_ptr<ByteArena> device_staging_;
+  const std::unique_ptr<Copies> copies_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   struct Waiting {
     std::shared_ptr<Job> job;
     size_t segment;
+    std::shared_ptr<Window> window = nullptr;  // of the receiver; null: by packets
   };
   std::deque<Waiting> queue_;
   std::deque<Sending> sendings_;

@@ -1,10 +1,13 @@
-// Packets over TCP, from host memory to host memory. Whoever reaches the port may send; what nobody waits for is
-// dropped, and a transfer's generation is a number that only its router and its sender know. Not encrypted.
+// Packets over TCP, from host memory to host memory; or, between processes of one machine, windows of the receiver's
+// device, which the sender opens and writes to, and packets that say what has landed. Whoever reaches the port may
+// send; what nobody waits for is dropped, and a transfer's generation is a number that only its router and its sender
+// know. Not encrypted.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -16,14 +19,22 @@
 
 namespace hypic {
 
+class Backend;
+
 struct TcpOptions {
   std::chrono::milliseconds connect_timeout{2'000};
   std::chrono::milliseconds send_timeout{2'000};  // for some bytes to be taken
-  int64_t max_connections = 256;                  // of a receiver; more are closed at once
+  std::chrono::milliseconds window_timeout{500};  // for an answer to those who ask for windows
+  // After a sender has ended with windows, for copies that its device may still be at.
+  std::chrono::milliseconds rest{1'000};
+  int64_t max_connections = 256;  // of a receiver; more are closed at once
+  // Of a sender: by which it opens windows; null: it asks for none. It outlives the transports.
+  Backend* device = nullptr;
+  std::function<void(const std::string&)> say;  // hears which way residues go, and why not by windows; may be empty
 };
 
-// One connection a receiver, made when there is something to send and made anew after it broke. Addresses are
-// HOST:PORT.
+// One connection a receiver, made when there is something to send and made anew after it broke; one that has given
+// windows is closed when the last of them is gone. Addresses are HOST:PORT.
 class TcpTransports final : public Transports {
  public:
   explicit TcpTransports(const TcpOptions& options = {});
@@ -31,6 +42,8 @@ class TcpTransports final : public Transports {
   std::shared_ptr<Transport> to(const std::string& address) override;
 
  private:
+  class Line;
+  class RemoteWindow;
   class Way;
   const TcpOptions options_;
   std::mutex mutex_;

@@ -4,6 +4,12 @@
 
 namespace hypic {
 
+std::shared_ptr<Window> PacketSink::window(uint64_t, uint64_t, int64_t) { return nullptr; }
+
+std::vector<std::shared_ptr<Window>> Transport::windows(std::span<const Wanted> wanted) {
+  return std::vector<std::shared_ptr<Window>>(wanted.size());
+}
+
 class InProcessTransports::Way final : public Transport {
  public:
   Way(InProcessTransports& all, std::string address) : all_(all), address_(std::move(address)) {}
@@ -12,6 +18,14 @@ class InProcessTransports::Way final : public Transport {
     const auto found = all_.sinks_.find(address_);
     require(found != all_.sinks_.end(), address_, ": no such receiver");
     found->second->take(packet);
+  }
+  std::vector<std::shared_ptr<Window>> windows(std::span<const Wanted> wanted) override {
+    const std::scoped_lock lock(all_.mutex_);
+    std::vector<std::shared_ptr<Window>> windows(wanted.size());
+    const auto found = all_.sinks_.find(address_);
+    for (size_t i = 0; i < wanted.size() && found != all_.sinks_.end(); ++i)
+      windows[i] = found->second->window(wanted[i].transfer, wanted[i].generation, wanted[i].bytes);
+    return windows;
   }
 
  private:

@@ -6,16 +6,31 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "core/shared_memory.h"
 #include "serving/residue_wire.h"
 
 namespace hypic {
+
+// A place on the receiver's device for one residue, its layers one behind the other. Who sends writes there by copies
+// of its own device, and then a packet `landed` for each layer. Nobody else gets the place while this lives, so it
+// lives until those copies are done, whatever happens. For any thread.
+struct Window {
+  virtual ~Window() = default;
+  uint8_t* data = nullptr;
+  int64_t bytes = 0;
+  const SharedMemory* memory = nullptr;  // that it is a part of
+  bool same_process = false;             // `landed` may be sent before the copies are done, with an event
+};
 
 // Takes what arrives; on any thread.
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
   virtual void take(const Packet& packet) = 0;
+  // A window for a transfer that is open; the same one if asked again. Null: there is none, its bytes come as packets.
+  virtual std::shared_ptr<Window> window(uint64_t transfer, uint64_t generation, int64_t bytes);
   // The connection that brought packets of these transfers is gone: nothing more of them comes.
   virtual void lost(std::span<const uint64_t> transfers, const std::string& why) = 0;
 };
@@ -27,6 +42,12 @@ class Transport {
   // Packets arrive in the order in which they were sent, or not at all. Returns when the bytes may be used for
   // something else. Error: the receiver cannot be reached, or takes nothing.
   virtual void send(const Packet& packet) = 0;
+  struct Wanted {
+    uint64_t transfer, generation;
+    int64_t bytes;
+  };
+  // By residue, a window of the receiver or null: then its bytes go by send(). Throws nothing but InternalError.
+  virtual std::vector<std::shared_ptr<Window>> windows(std::span<const Wanted> wanted);
 };
 
 class Transports {

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Router and workers as processes, on a CPU: they answer as `hypic serve` does, also while workers are killed.
-#   sh tools/check-cluster.sh HYPIC          exit code 77: there is no curl
+# Router and workers as processes: they answer as `hypic serve` does, also while workers are killed.
+#   sh tools/check-cluster.sh HYPIC [TRANSPORT [BACKEND]]          exit code 77: there is no curl
+# TRANSPORT: of the workers, tcp or ipc. BACKEND: cpu, or one of a GPU, which all share then.
 set -u
-hypic=$1
+hypic=$1 transport=${2:-tcp} backend=${3:-cpu}
 model=datasets/models/tiny-qwen3.5
 command -v curl >/dev/null || { echo "SKIP: no curl"; exit 77; }
 out=$(mktemp -d)
@@ -13,6 +14,10 @@ complain() { echo "$*" >&2; status=1; }
 
 # start NAME ARGUMENTS...: a process in the background, and the address that it says it is on, in $address.
 start() {
+  case $2 in
+    worker) set -- "$@" --transport "$transport" --backend "$backend" ;;
+    serve) set -- "$@" --backend "$backend" ;;
+  esac
   name=$1; shift
   rm -f "$out/$name.out"  # of an earlier process of this name
   "$hypic" "$@" >"$out/$name.out" 2>"$out/$name.err" &
@@ -78,6 +83,9 @@ count() { curl -s "http://$router/metrics" | sed -n "s/^hypic_router_segments_to
 same 1
 curl -s "http://$router/metrics" | grep -q ^hypic_cache_ && complain "the router counts a cache that it does not have"
 [ "$(count scatter)" -gt 0 ] || complain "the workers computed no segments"
+[ "$(count combine_after_failure)" = 0 ] || complain "not all segments arrived"
+[ $transport = tcp ] || grep -q 'from device to device' "$out/one.err" "$out/two.err" ||
+  complain "residues went through host memory: $(cat "$out/one.err" "$out/two.err")"
 same 1
 kill -STOP $pid_one  # it takes what it is sent and does nothing
 same 2

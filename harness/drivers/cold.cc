@@ -37,6 +37,8 @@ struct Settings {
   std::vector<int64_t> workers;
   std::vector<Policy> policies;
   bool tcp = false;
+  bool windows = false;     // residues go from device to device
+  bool one_device = false;  // all workers
   int64_t most() const { return *std::max_element(workers.begin(), workers.end()); }
 };
 
@@ -74,11 +76,24 @@ class Watched final : public ScatterPeer {
   const std::function<void(const PrefillReport&)> see_;
 };
 
-// Takes residues and forgets them.
+// Takes residues and forgets them; into windows of this memory, where there is any, one upon the other.
 class Nowhere final : public PacketSink {
  public:
+  explicit Nowhere(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
   void take(const Packet&) override {}
   void lost(std::span<const uint64_t>, const std::string&) override {}
+  std::shared_ptr<Window> window(uint64_t, uint64_t, int64_t bytes) override {
+    if (!memory_ || bytes > memory_->size()) return nullptr;
+    auto window = std::make_shared<Window>();
+    window->data = memory_->data();
+    window->bytes = bytes;
+    window->memory = memory_.get();
+    window->same_process = true;
+    return window;
+  }
+
+ private:
+  const std::unique_ptr<SharedMemory> memory_;
 };
 
 class ColdRun {
@@ -103,10 +118,15 @@ class ColdRun {
     for (const std::string& policy : parameters.texts("policies", {"lpt", "round_robin"}))
       settings_.policies.push_back(policy_named(policy));
     const std::string transport = parameters.text("transport", "in_process");
+    const std::string devices = parameters.text("devices", "each");
     parameters.refuse_others();
-    require(transport == "in_process" || transport == "tcp", where,
-            ".parameters.transport: must be in_process or tcp, is \"", transport, "\"");
+    require(devices == "each" || devices == "one", where, ".parameters.devices: must be each or one, is \"", devices,
+            "\"");
+    settings_.one_device = devices == "one";
+    require(transport == "in_process" || transport == "in_process_host" || transport == "tcp", where,
+            ".parameters.transport: must be in_process, in_process_host or tcp, is \"", transport, "\"");
     settings_.tcp = transport == "tcp";
+    settings_.windows = transport == "in_process";
     require(settings_.mode.reuse == Reuse::segments, where, ".parameters.mode: must reuse segments, is ",
             settings_.mode.name);
     require(!settings_.workers.empty() && settings_.workers.front() == 1, where,
@@ -123,21 +143,23 @@ class ColdRun {
 
   Result run(const ProgressFn& progress) {
     Result result;
-    const bool gpu = settings_.model.backend.starts_with("cuda");
+    const bool gpu = settings_.model.backend.starts_with("cuda"), apart = gpu && !settings_.one_device;
     if (gpu) {
       std::string why;
       const auto found = static_cast<int64_t>(gpus(&why).size());
-      if (found < settings_.most()) {
+      const int64_t needed = apart ? settings_.most() : 1;
+      if (found < needed) {
         result.verdict = Verdict::skip;
-        result.why = str(settings_.most(), " GPUs are needed, ", found, " found", why.empty() ? "" : ": " + why);
+        result.why = str(needed, " GPUs are needed, ", found, " found", why.empty() ? "" : ": " + why);
         return result;
       }
     }
     const std::string path = settings_.model.model;
     for (int64_t i = 0; i < settings_.most(); ++i) {
       progress(0, str("worker ", i + 1));
-      machines_.push_back(std::make_unique<Machine>(settings_, path, gpu ? static_cast<int>(i) : 0, pools()));
+      machines_.push_back(std::make_unique<Machine>(settings_, path, apart ? static_cast<int>(i) : 0, pools()));
     }
+    machines_[0]->engine.enter_thread();
     expected_ = machines_[0]->engine.run({request_}, settings_.mode).responses[0].tokens;
     machines_[0]->engine.flush();
     calibrate();
@@ -149,6 +171,7 @@ class ColdRun {
         cells.push_back(measure(static_cast<int>(workers), policy));
       }
     for (const auto& machine : machines_) {
+      machine->engine.enter_thread();
       machine->engine.flush();
       machine->engine.check_integrity();
     }
@@ -164,6 +187,7 @@ class ColdRun {
     Phases median;
     int64_t failed = 0;  // repeats with another answer, or a segment that did not come
     int64_t remote = 0;  // segments that others sent
+    int64_t host = 0;    // of all repeats' those that came through host memory
     ColdTimes simulated;
   };
 
@@ -183,6 +207,16 @@ class ColdRun {
     const Backend& backend = *machines_[0]->backend;
     return {machines_[0]->model.spec(), backend.compute_dtype(), backend.state_dtype(), ResidueFormat::full};
   }
+  // What all residues together take on a device; 0: they do not go there directly.
+  int64_t window_bytes() const {
+    double bytes = 0;
+    for (const int64_t n : settings_.lengths) bytes += bytes_of_residue(n) + static_cast<double>(ByteArena::kAlignment);
+    return settings_.windows ? static_cast<int64_t>(bytes) : 0;
+  }
+  ScatterOptions scattering() const {
+    constexpr int64_t kMost = int64_t{4} << 30;  // two forwards of the residues of large models
+    return {.mode = settings_.mode, .rows = settings_.rows, .device_bytes = std::min(window_bytes(), kMost)};
+  }
   double bytes_of_residue(int64_t tokens) const {
     return static_cast<double>(layout().bytes(Part::op, tokens).total() + layout().bytes(Part::kv, tokens).total());
   }
@@ -190,7 +224,7 @@ class ColdRun {
   // What one worker costs: forwards of one, two, four … of the segments, sent to nobody; residues put into place.
   void calibrate() {
     Machine& machine = *machines_[0];
-    Nowhere nowhere;
+    Nowhere nowhere(settings_.windows ? machines_.back()->backend->share(window_bytes()) : nullptr);
     InProcessTransports local;
     TcpTransports tcp;
     std::optional<TcpReceiver> receiver;
@@ -205,7 +239,7 @@ class ColdRun {
     std::vector<std::pair<double, double>> points;
     {
       ScatterWorker worker(machine.engine, machine.model, settings_.tcp ? static_cast<Transports&>(tcp) : local,
-                           {.mode = settings_.mode, .rows = settings_.rows});
+                           scattering());
       for (size_t count = 1;; count = std::min(2 * count, settings_.lengths.size())) {
         for (int64_t repeat = 0; repeat < 3; ++repeat) {
           worker.flush();
@@ -260,7 +294,7 @@ class ColdRun {
     return *report;
   }
 
-  // A residue from host memory into slots of pools of its own.
+  // A residue, from where it arrives, into slots of pools of its own.
   void place() {
     Machine& machine = *machines_[0];
     const int64_t tokens = *std::max_element(settings_.lengths.begin(), settings_.lengths.end());
@@ -268,10 +302,15 @@ class ColdRun {
     const Pools pools(*machine.backend, machine.model.spec(), sizes);
     Placement to{.slot = 0};
     for (int32_t page = 0; page < sizes.pages; ++page) to.pages.push_back(page);
+    const std::unique_ptr<SharedMemory> window = settings_.windows ? machine.backend->share(window_bytes()) : nullptr;
     std::vector<double> times;
     for (int repeat = 0; repeat < 5; ++repeat) {
       const auto start = Clock::now();
       for (const LayerSections& layer : residue_layers(layout(), machine.model.spec().layer_count(), tokens)) {
+        if (window) {
+          enqueue_scatter(*machine.backend, pools, layer, window->data(), to);
+          continue;
+        }
         const std::vector<uint8_t> bytes(bytes_of(layer));
         unpack(*machine.backend, pools, layer, bytes, to);
       }
@@ -282,14 +321,17 @@ class ColdRun {
   }
 
   Measured measure(int workers, Policy policy) {
-    Measured cell{workers, policy, {}, 0, 0, {}};
+    Measured cell{workers, policy, {}, 0, 0, 0, {}};
     Metrics metrics, worker_metrics;
     InProcessTransports local;
     TcpTransports tcp;
     Machine& combining = *machines_[0];
-    CombineWorker combine(
-        combining.engine, combining.model, worker_metrics, {.mode = settings_.mode, .prompt_rows = settings_.rows},
-        {.bytes = int64_t{1} << 40, .first_patience = std::chrono::hours(1), .patience = std::chrono::seconds(60)});
+    CombineWorker combine(combining.engine, combining.model, worker_metrics,
+                          {.mode = settings_.mode, .prompt_rows = settings_.rows},
+                          {.bytes = int64_t{1} << 40,
+                           .device_bytes = window_bytes(),
+                           .first_patience = std::chrono::hours(1),
+                           .patience = std::chrono::seconds(60)});
     combine.scheduler().wait_until_warm();
     std::string address = "combine";
     std::optional<TcpReceiver> receiver;
@@ -303,8 +345,7 @@ class ColdRun {
     std::vector<std::unique_ptr<ScatterWorker>> scatter;
     for (int w = 1; w < workers; ++w)
       scatter.push_back(
-          std::make_unique<ScatterWorker>(machines_[w]->engine, machines_[w]->model, transports,
-                                          ScatterOptions{.mode = settings_.mode, .rows = settings_.rows}));
+          std::make_unique<ScatterWorker>(machines_[w]->engine, machines_[w]->model, transports, scattering()));
     std::vector<Phases> runs;
     for (int64_t repeat = 0; repeat < settings_.repeats + 1; ++repeat) {
       for (const auto& worker : scatter) worker->flush();
@@ -354,6 +395,8 @@ class ColdRun {
       changed.wait_for(lock, std::chrono::seconds(1), [&] { return reports >= static_cast<int64_t>(scatter.size()); });
     }
     cell.failed += combining.engine.restarts() > 0;
+    const InboxCounters came = combine.inbox().counters();
+    cell.host = came.complete - came.landed;
     for (double Phases::*part :
          {&Phases::scatter, &Phases::arrived, &Phases::total, &Phases::computed, &Phases::sent}) {
       std::vector<double> all;
@@ -401,7 +444,8 @@ class ColdRun {
                                              {"simulated", cell.simulated.total, "s"},
                                              {"simulation_error", error, "relative"},
                                              {"failed", static_cast<double>(cell.failed), "repeats"},
-                                             {"remote", static_cast<double>(cell.remote), "segments"}})
+                                             {"remote", static_cast<double>(cell.remote), "segments"},
+                                             {"through_host", static_cast<double>(cell.host), "segments"}})
         result.values.push_back({str(tag, at), value, unit});
       const auto ms = [&](double x) { return Cell(x * kMs, Format::fixed, 2); };
       measured.rows.push_back({cell.workers, std::string(name_of(cell.policy)), ms(cell.median.total),
@@ -458,8 +502,13 @@ class ColdRun {
     result.note = str(machines_[0]->model.spec().name, " on ", settings_.model.backend, ": ", settings_.lengths.size(),
                       " segments of ", *least, *least == *most ? "" : str(" to ", *most), " random tokens, ",
                       settings_.question, " of question, all caches empty; medians of ", settings_.repeats,
-                      " after one more. Workers of one process, residues ", settings_.tcp ? "over TCP" : "handed over",
-                      " in host memory. One worker combines and computes segments too.");
+                      " after one more. Workers of one process, residues ",
+                      settings_.tcp       ? "over TCP from host memory to host memory"
+                      : settings_.windows ? "copied from device to device"
+                                          : "handed over in host memory",
+                      ". One worker combines and computes segments too.");
+    if (settings_.model.backend.starts_with("cuda") && settings_.one_device)
+      result.note += " All workers are on one GPU: times and the simulation mean nothing, answers do.";
     if (!settings_.model.backend.starts_with("cuda"))
       result.note +=
           " They share the cores of this machine, each using all of them: what is measured is no speedup, and "

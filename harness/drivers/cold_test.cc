@@ -22,7 +22,7 @@ double value(const Result& result, const std::string& tag) {
 
 // No time is asserted: only that each is there, and that the answer is one engine's.
 TEST(Cold, MeasuresAndSimulates) {
-  for (const char* transport : {"in_process", "tcp"}) {
+  for (const std::string transport : {"in_process", "in_process_host", "tcp"}) {
     SuiteCase c;
     c.name = "tiny";
     c.driver = "cold";
@@ -32,6 +32,7 @@ TEST(Cold, MeasuresAndSimulates) {
                     {"workers", {1, 3}},
                     {"repeats", 1},
                     {"transport", transport},
+                    {"devices", "one"},
                     {"rows", 80}};
     const Result result = run(c);
     EXPECT_EQ(result.verdict, Verdict::measured) << result.why;
@@ -43,6 +44,7 @@ TEST(Cold, MeasuresAndSimulates) {
       }
       EXPECT_EQ(value(result, str("remote.m1.", policy)), 0);
       EXPECT_GT(value(result, str("remote.m3.", policy)), 0);
+      EXPECT_EQ(value(result, str("through_host.m3.", policy)) == 0, transport == "in_process");
       EXPECT_EQ(value(result, str("simulated_speedup.m1.", policy)), 1);
       EXPECT_GT(value(result, str("simulated_speedup.m64.", policy)), 0);
     }
@@ -56,6 +58,7 @@ TEST(Cold, WrongParametersAreSaid) {
                                    {"policies", {"best"}},
                                    {"mode", "prefix"},
                                    {"transport", "pigeon"},
+                                   {"devices", "none"},
                                    {"tokens", 1 << 20},
                                    {"color", 1}}) {
     SuiteCase c;

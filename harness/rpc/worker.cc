@@ -22,6 +22,7 @@ struct Options {
   std::string role = "scatter", store, listen = str("127.0.0.1:", kControlPort), data = "127.0.0.1:0";
   int64_t waiting = 256, transfer_mib = 1024;
   double patience = 2, first_patience = 30;
+  std::string transport = "tcp";
 };
 
 // "folder:PATH" or "redis:HOST:PORT"; null where it is empty.
@@ -57,7 +58,10 @@ int work(Options& options) {
   const std::unique_ptr<Backend> backend = make_backend(chosen.backend);
   const Model model = Model::open(*backend, path);
   Engine engine(model, chosen.engine);
-  TcpTransports transports({.send_timeout = milliseconds(options.patience)});
+  const bool ipc = options.transport == "ipc";
+  const auto say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; };
+  TcpTransports transports(
+      {.send_timeout = milliseconds(options.patience), .device = ipc ? backend.get() : nullptr, .say = say});
   Metrics metrics;
   std::optional<ScatterWorker> scatter;
   std::optional<CombineWorker> combine;
@@ -69,6 +73,7 @@ int work(Options& options) {
         ScatterOptions{.mode = mode,
                        .rows = chosen.engine.max_rows,
                        .staging_bytes = options.transfer_mib << 20,
+                       .device_bytes = ipc ? options.transfer_mib << 20 : 0,
                        .max_waiting = options.waiting,
                        .store = store.get(),
                        .identity = server.identity.digest(),
@@ -78,6 +83,7 @@ int work(Options& options) {
         engine, model, metrics,
         SchedulerOptions{.mode = mode, .max_waiting = options.waiting, .prompt_rows = chosen.engine.max_rows},
         InboxOptions{.bytes = options.transfer_mib << 20,
+                     .device_bytes = ipc ? options.transfer_mib << 20 : 0,
                      .first_patience = milliseconds(options.first_patience),
                      .patience = milliseconds(options.patience)});
     combine->scheduler().wait_until_warm();
@@ -111,8 +117,16 @@ void add_worker(CLI::App& app, int& status) {
       ->add_option("--waiting", options->waiting, "Segments or requests that may wait; more are refused (default 256)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   command
-      ->add_option("--transfers", options->transfer_mib, "MiB of host memory for residues on their way (default 1024)")
+      ->add_option(
+          "--transfers", options->transfer_mib,
+          "MiB of host memory for residues on their way, and with --transport ipc of the device's (default 1024)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  command
+      ->add_option(
+          "--transport", options->transport,
+          "tcp (default): residues go through host memory; ipc: from device to device where both workers say so "
+          "and are on one machine, else as tcp")
+      ->check(CLI::IsMember({"tcp", "ipc"}));
   command->add_option("--store", options->store,
                       "scatter: residues that workers share, folder:PATH or redis:HOST:PORT");
   command

@@ -240,6 +240,10 @@ class PluginBackend final : public Backend {
     if (!event) return nullptr;
     return std::make_unique<WatchedEvent>(std::move(event), watch_);
   }
+  std::unique_ptr<SharedMemory> share(int64_t bytes) override { return base_->share(bytes); }
+  std::unique_ptr<SharedMemory> open_shared(const std::string& handle) override { return base_->open_shared(handle); }
+  std::unique_ptr<Copies> copies() override { return base_->copies(); }
+  void copy_bytes(std::span<const BytesCopy> pieces) override { base_->copy_bytes(pieces); }
   Rows begin(const ChainTable& table) override {
     chains_.set(table, stream_ ? base_.get() : nullptr);
     return base_->begin(table);
