@@ -482,20 +482,21 @@ TEST(Server, MemoryOfRequestsIsBounded) {
   Server server(given);
   const std::string body = request({{1, 2, 3}}, 2).dump();
   const std::string full = body + std::string(900 - body.size(), ' ');
-  Client first(server.http->port());
   const std::string message = post(full);
-  first.send_raw(message.substr(0, message.size() - 1));
-  for (;;) {  // until the server has seen it
+  std::optional<Client> first;
+  // Until the server has seen it, and still has: an answered request that it has not forgotten yet stands in the way of
+  // others for a moment only, though the first one may have come in it and have been refused.
+  for (int refused = 0, asked = 0; refused < 20; ++asked) {
+    if (asked % 100 == 0) first.emplace(server.http->port()).send_raw(message.substr(0, message.size() - 1));
     const Reply reply = Client(server.http->port()).ask("POST", "/v1/completions", full);
-    if (reply.status == 503) break;
-    EXPECT_EQ(reply.status, 200);
+    refused = reply.status == 503 ? refused + 1 : 0;
   }
   EXPECT_EQ(server.ask("GET", "/livez").status, 200);
   Client chunked(server.http->port());
   chunked.send_raw("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
   EXPECT_EQ(chunked.read().status, 503);
-  first.send_raw(" ");
-  EXPECT_EQ(first.read().status, 200);
+  first->send_raw(" ");
+  EXPECT_EQ(first->read().status, 200);
   for (;;) {  // until the server has forgotten it, which may be after the client has its answer
     const Reply reply = Client(server.http->port()).ask("POST", "/v1/completions", full);
     if (reply.status == 200) break;

@@ -44,6 +44,7 @@ void Job::begin(ChainTable table, int64_t states, int64_t operators, int64_t pag
   table_ = std::move(table);
   if (pages == 0) {  // a table is checked with its pages: one list stands for every chain's
     table_.pages.assign(table_.row_count() / table_.page_size + 1, 0);
+    for (Chain& chain : table_.chains) chain.page_begin = 0;
     pages = 1;
   }
   table_.check(states, operators, pages);

@@ -38,13 +38,14 @@ TEST(OwnServer, PoolsHoldTheBudgetAndWhatRuns) {
   OwnServerOptions options{.mode = mode_named("transition_rope_seam"),
                            .cache_bytes = 1000,
                            .at_once = 4,
+                           .chunk = 100,
                            .longest = 320,
                            .most_segments = 5,
                            .segment_tokens = 32};
   const ReuseCosts costs{.token_bytes = 1, .segment_bytes = 68, .snapshot_bytes = 18};
   PoolSizes pools = pools_of(options, costs);
   EXPECT_EQ(pools.operator_slots, 10 + 4 * 5);
-  EXPECT_EQ(pools.state_slots, 8);
+  EXPECT_EQ(pools.state_slots, 8 + 4);  // 100 rows are 4 segments of 32 at most
   EXPECT_GE(pools.pages, 10 * 2 + 4 * (320 / 16 + 6));
   options.mode = mode_named("prefix");
   pools = pools_of(options, costs);
