@@ -82,6 +82,7 @@ ModelChoice read_model_choice(Parameters& parameters, const DriverContext& conte
     require_backend(choice.backend, context);
   } else {
     part_of(spec_of(choice.model), 0, static_cast<int>(choice.devices.size()));
+    if (context.no_gpu) require_backend(choice.backend, context);  // a run says itself what it has too few of: SKIP
   }
   return choice;
 }
