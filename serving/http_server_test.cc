@@ -46,13 +46,12 @@ class Client {
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address));
   }
   ~Client() { close(socket_); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  bool connected() const { return connected_; }
   bool is_answered() const {
     char byte;
     return recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
@@ -121,7 +120,6 @@ class Client {
     return true;
   }
   int socket_;
-  bool connected_ = false;
   std::string bytes_;
 };
 
