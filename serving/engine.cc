@@ -282,7 +282,8 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       states_("state slot", options.pools.state_slots),
       cache_(str(model.identity(), "|", hex(Sha256().add(model.spec().config).digest()), "|",
                  model.backend().name(), "|", name_of(model.backend().compute_dtype()), "|",
-                 name_of(options.cache.format), "|numerics ", kResidueNumerics, "|rank ", model.spec().rank, " of ", model.spec().ranks),
+                 name_of(options.cache.format), "|numerics ", kResidueNumerics, "|rank ", model.spec().rank, " of ",
+                 model.spec().ranks),
              model, pools_, pages_, operators_, states_, options.cache) {
   if (model.peers().empty()) return;
   std::vector<Backend*> ranks = {&model.backend()};
@@ -475,34 +476,28 @@ bool Engine::fits(const std::vector<Request>& requests, const Mode& mode) const 
          need.operators <= cache_.most_available(operators_) && need.pages <= cache_.most_available(pages_);
 }
 
-bool Engine::is_cached(const Request& request, const Mode& mode) const {
+Engine::Expected Engine::expected(const Request& request, const Mode& mode) const {
+  Expected found{.is_cached = mode.reuse != Reuse::none};
+  for (const Tokens& tokens : request.segments) found.rows += static_cast<int64_t>(tokens.size());
   const auto before = std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
   if (mode.reuse == Reuse::prefix) {
     const auto prefixes = cache_.prefixes(before);
-    return prefixes.empty() || cache_.has_prefix(prefixes.back());
-  }
-  return mode.reuse == Reuse::segments && std::all_of(before.begin(), before.end(), [&](const Tokens& tokens) {
-           return static_cast<int64_t>(tokens.size()) <= mode.head + mode.tail ||
-                  cache_.has_residue(tokens, mode.operator_first(), mode.tail);
-         });
-}
-
-int64_t Engine::rows_of(const Request& request, const Mode& mode) const {
-  int64_t rows = 0;
-  for (const Tokens& tokens : request.segments) rows += static_cast<int64_t>(tokens.size());
-  const auto before = std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
-  if (mode.reuse == Reuse::prefix) {
-    const auto prefixes = cache_.prefixes(before);
-    for (auto longest = prefixes.rbegin(); longest != prefixes.rend(); ++longest)
-      if (cache_.has_prefix(*longest)) return rows - static_cast<int64_t>(longest->length);
+    const auto longest = std::find_if(prefixes.rbegin(), prefixes.rend(),
+                                      [&](const SegmentCache::Prefix& prefix) { return cache_.has_prefix(prefix); });
+    found.is_cached = longest == prefixes.rbegin();
+    if (longest != prefixes.rend()) found.rows -= static_cast<int64_t>(longest->length);
   } else if (mode.reuse == Reuse::segments) {
     const int64_t seams = mode.head + mode.tail;
-    for (const Tokens& tokens : before)
-      if (const auto n = static_cast<int64_t>(tokens.size());
-          n > seams && cache_.has_residue(tokens, mode.operator_first(), mode.tail))
-        rows -= n - seams;
+    for (const Tokens& tokens : before) {
+      const auto n = static_cast<int64_t>(tokens.size());
+      if (n <= seams) continue;
+      if (cache_.has_residue(tokens, mode.operator_first(), mode.tail))
+        found.rows -= n - seams;
+      else
+        found.is_cached = false;
+    }
   }
-  return rows;
+  return found;
 }
 
 // What runs next is done; what threw has left nothing behind.
@@ -1024,7 +1019,8 @@ void Engine::sample(const Tensor& logits, const std::vector<Running*>& rows, std
   append(rows, tokens.data(), logits, progress);
 }
 
-// Ranks go on with one rank's tokens, whatever the others' logits: where one ended earlier, the others would wait for it.
+// Ranks go on with one rank's tokens, whatever the others' logits: where one ended earlier, the others would wait for
+// it.
 void Engine::follow_first_rank(const Tensor& tokens) const {
   if (model_.spec().rank > 0) model_.backend().fill_zero(tokens);
   model_.backend().all_reduce(tokens);

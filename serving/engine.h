@@ -134,11 +134,12 @@ class Engine {
   // Whether submit is likely to find room for them beside what runs: by what is cached now. Looks only; what could not
   // run alone either does not fit.
   bool fits(const std::vector<Request>& requests, const Mode& mode) const;
-  // Whether a request is likely to compute little: all its segments that could be reused are cached. Looks only.
-  bool is_cached(const Request& request, const Mode& mode) const;
-  // Rows that its prompt is likely to take, by what is cached now; of segments that are missed the seams not counted.
-  // Looks only.
-  int64_t rows_of(const Request& request, const Mode& mode) const;
+  // What a request is likely to compute, by what is cached now. Looks only.
+  struct Expected {
+    int64_t rows = 0;        // of its prompt; of segments that are missed the seams not counted
+    bool is_cached = false;  // all its segments that could be reused are
+  };
+  Expected expected(const Request& request, const Mode& mode) const;
 
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
   // nothing else runs. Of the options tap, hooks, routes and sink count. Errors as above.

@@ -74,16 +74,16 @@ TEST(EngineSteps, WhatAPromptLeavesIsThereBeforeItsAnswerEnds) {
   const Mode mode = mode_named("transition_rope_seam");
   Request first = request(0), second = request(0);
   first.max_tokens = 50;
-  EXPECT_FALSE(f.engine.is_cached(second, mode));
+  EXPECT_FALSE(f.engine.expected(second, mode).is_cached);
   EXPECT_EQ(f.engine.submit({first}, mode)[0].reused.segments, 0);
   EXPECT_TRUE(f.engine.prefilling());
   f.engine.step();
   EXPECT_FALSE(f.engine.prefilling());
-  EXPECT_TRUE(f.engine.is_cached(second, mode));
+  EXPECT_TRUE(f.engine.expected(second, mode).is_cached);
   const Reused reused = f.engine.submit({second}, mode)[0].reused;
   EXPECT_EQ(reused.segments, 45 - 2 * mode.head);
   EXPECT_EQ(reused.recomputed, 2 * mode.head);
-  EXPECT_EQ(f.engine.rows_of(second, mode), 48 - reused.segments);
+  EXPECT_EQ(f.engine.expected(second, mode).rows, 48 - reused.segments);
   // Even if it leaves the cache while both decode.
   f.engine.step();
   f.engine.flush();
@@ -97,11 +97,11 @@ TEST(EngineSteps, WhatIsCachedTakesNoStateToBeBuiltIn) {
   const Mode mode = mode_named("transition_rope_seam");
   const std::vector<Request> three = {request(0), request(1), request(2)};
   EXPECT_FALSE(f.engine.fits(three, mode));  // of their own and for what they miss
-  const int64_t cold = f.engine.rows_of(three[0], mode);
+  const int64_t cold = f.engine.expected(three[0], mode).rows;
   for (const Request& one : three) f.engine.run({one}, mode);
   EXPECT_TRUE(f.engine.fits(three, mode));
-  EXPECT_LT(f.engine.rows_of(three[0], mode), cold);
-  EXPECT_EQ(f.engine.rows_of(three[0], mode_named("full")), cold);
+  EXPECT_LT(f.engine.expected(three[0], mode).rows, cold);
+  EXPECT_EQ(f.engine.expected(three[0], mode_named("full")).rows, cold);
   const auto submitted = f.engine.submit(three, mode);
   for (const Submitted& one : submitted) EXPECT_GT(one.reused.segments, 0);
   while (!f.engine.idle()) f.engine.step();

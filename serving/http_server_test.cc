@@ -490,7 +490,8 @@ TEST(Server, MemoryOfRequestsIsBounded) {
   // Until the server has seen it, and still has. An answered request that it has not forgotten yet stands in the way of
   // others for a moment; the first one, too, may have come in it and have been refused.
   for (int refused = 0; refused < 20; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
-    if (!first || first->is_answered()) first.emplace(server.http->port()).send_raw(message.substr(0, message.size() - 1));
+    if (!first || first->is_answered())
+      first.emplace(server.http->port()).send_raw(message.substr(0, message.size() - 1));
     const Reply reply = Client(server.http->port()).ask("POST", "/v1/completions", full);
     refused = reply.status == 503 && !first->is_answered() ? refused + 1 : 0;
   }

@@ -144,7 +144,7 @@ void Scheduler::admit() {
   if (first->passed < kMostPassed) {
     const auto end = queue_.begin() + std::min<size_t>(queue_.size(), kMostPassed);
     const auto cached =
-        std::find_if(first, end, [&](const Job& job) { return engine_.is_cached(job.request, options_.mode); });
+        std::find_if(first, end, [&](const Job& job) { return engine_.expected(job.request, options_.mode).is_cached; });
     if (cached != end) first = cached;
   }
   const size_t before = first - queue_.begin();
@@ -153,7 +153,7 @@ void Scheduler::admit() {
   int64_t rows = 0;
   for (auto job = first; job != queue_.end();) {
     requests.push_back(job->request);
-    rows += engine_.rows_of(job->request, options_.mode);
+    rows += engine_.expected(job->request, options_.mode).rows;
     const bool alone = group.empty() && engine_.idle();  // what does not fit then never will: let it be said why
     if (!alone && !engine_.fits(requests, options_.mode)) break;
     if (!group.empty() && rows > options_.prompt_rows) break;

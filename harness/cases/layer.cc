@@ -299,8 +299,8 @@ class Layer::Oracle {
 // ------------------------------------------------------------------------------------------
 
 namespace {
-// Where keys come again, a write of up to w puts in w (|v| + |Sᵀk|) and takes as much out the next time: narrow operands
-// round that, which is w times what stays.
+// Where keys come again, a write of up to w puts in w (|v| + |Sᵀk|) and takes as much out the next time: narrow
+// operands round that, which is w times what stays.
 double tolerance_of(const Context& context, const FamilyReference& family, const Dims& dims, bool repeated) {
   double most = 1;
   if (repeated && context.compute() != DType::f32 && context.compute() != DType::f64)

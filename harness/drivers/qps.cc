@@ -717,8 +717,8 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
 // warmup, arrivals (constant, poisson, gamma, burst, trace), rate, burstiness, burst, speed, cache (any, cold, primed),
 // cached_share [least, most], slo, slo_share, confidence, timeout, lag_bound_ms, max_concurrency, threads, seed;
 // search (1), verify_requests, verifications, precision, highest_rate; mock_{ttft_ms, itl_ms, cv, capacity, errors,
-// hangs, cached_speed}; of "serve" model, backend, tensor_parallel, devices, modes, cache_gib, host_gib, at_once, chunk. docs/load.md says what
-// they mean.
+// hangs, cached_speed}; of "serve" model, backend, tensor_parallel, devices, modes, cache_gib, host_gib, at_once,
+// chunk. docs/load.md says what they mean.
 // Values: those of values_of (harness/load/summary.h), request_rate, client_cpu, slo_misses_{low, high}; of a search
 // max_qps and fails_qps beside those of its last verification. Of "serve" the same by mode, NAME.MODE, and trace_share,
 // over_prefix, trace_over_prefix, of_trace. Items: a line for each request.

@@ -41,8 +41,9 @@ PoolSizes pools_of(const OwnServerOptions& options, const ReuseCosts& costs) {
   PoolSizes pools;
   pools.page_size = kPageSize;
   // A request's own, and one of each segment that a forward builds.
-  const double builds = options.mode.reuse == Reuse::segments ? options.chunk / std::max(options.segment_tokens, 1.0) : 0;
-  pools.state_slots = 2 * options.at_once + static_cast<int64_t>(std::ceil(builds));
+  pools.state_slots = 2 * options.at_once;
+  if (options.mode.reuse == Reuse::segments)
+    pools.state_slots += static_cast<int64_t>(std::ceil(options.chunk / std::max(options.segment_tokens, 1.0)));
   pools.pages = options.at_once * (options.longest / kPageSize + 2 * (options.most_segments + 1));
   if (options.mode.reuse == Reuse::none) return pools;
   const bool segments = options.mode.reuse == Reuse::segments;

@@ -49,6 +49,14 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c += (lead + rest)(b_lead + b_rest), each the sum of two bf16 that split_bf16 makes, but for rest · b_rest.
+__device__ inline void mma_split_bf16(float (&c)[4], const uint32_t (&lead)[4], const uint32_t (&rest)[4],
+                                      uint32_t b0_lead, uint32_t b1_lead, uint32_t b0_rest, uint32_t b1_rest) {
+  mma_bf16(c, lead, b0_lead, b1_lead);
+  mma_bf16(c, lead, b0_rest, b1_rest);
+  mma_bf16(c, rest, b0_lead, b1_lead);
+}
+
 // Two floats as a pair of bf16, `low` in the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);

@@ -95,30 +95,19 @@ void for_pieces(std::span<const BytesCopy> all, Launch&& launch) {
   }
 }
 
-class Owned final : public SharedMemory {
+class DeviceMemory final : public SharedMemory {
  public:
-  Owned(int device, uint8_t* data, int64_t size, std::string handle)
-      : SharedMemory(data, size, std::move(handle)), device_(device) {}
-  ~Owned() override {
+  using Release = cudaError_t (*)(void* data);
+  DeviceMemory(int device, uint8_t* data, int64_t size, std::string handle, Release release)
+      : SharedMemory(data, size, std::move(handle)), device_(device), release_(release) {}
+  ~DeviceMemory() override {
     const OnDevice scope(device_);
-    cudaFree(data());
+    release_(data());
   }
 
  private:
   const int device_;
-};
-
-class Opened final : public SharedMemory {
- public:
-  Opened(int device, uint8_t* data, int64_t size, std::string handle)
-      : SharedMemory(data, size, std::move(handle)), device_(device) {}
-  ~Opened() override {
-    const OnDevice scope(device_);
-    cudaIpcCloseMemHandle(data());
-  }
-
- private:
-  const int device_;
+  const Release release_;
 };
 
 class StreamCopies final : public Copies {
@@ -202,7 +191,7 @@ std::unique_ptr<SharedMemory> share_memory(int device, int64_t bytes) {
   } else {
     cudaGetLastError();  // this machine has no IPC: for this process alone
   }
-  return std::make_unique<Owned>(device, static_cast<uint8_t*>(data), size, std::move(handle));
+  return std::make_unique<DeviceMemory>(device, static_cast<uint8_t*>(data), size, std::move(handle), cudaFree);
 }
 
 std::unique_ptr<SharedMemory> open_shared_memory(int device, const std::string& handle) {
@@ -217,7 +206,7 @@ std::unique_ptr<SharedMemory> open_shared_memory(int device, const std::string& 
   const cudaError_t error = cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) cudaGetLastError();
   require(error == cudaSuccess && size > 0, "shared memory of another process: ", cudaGetErrorString(error));
-  return std::make_unique<Opened>(device, static_cast<uint8_t*>(data), size, handle);
+  return std::make_unique<DeviceMemory>(device, static_cast<uint8_t*>(data), size, handle, cudaIpcCloseMemHandle);
 }
 
 std::unique_ptr<Copies> make_copies(int device) { return std::make_unique<StreamCopies>(device); }

@@ -81,11 +81,11 @@ __device__ inline void multiply_rows(float (&c)[4], const DecayedRows<kSplit>& l
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     const uint32_t lead[4] = {low.lead[i], high.lead[i], low.lead[i + 1], high.lead[i + 1]};
-    mma_bf16(c, lead, b.lead[i], b.lead[i + 1]);
     if constexpr (kSplit) {
       const uint32_t rest[4] = {low.rest[i], high.rest[i], low.rest[i + 1], high.rest[i + 1]};
-      mma_bf16(c, lead, b.rest[i], b.rest[i + 1]);
-      mma_bf16(c, rest, b.lead[i], b.lead[i + 1]);
+      mma_split_bf16(c, lead, rest, b.lead[i], b.lead[i + 1], b.rest[i], b.rest[i + 1]);
+    } else {
+      mma_bf16(c, lead, b.lead[i], b.lead[i + 1]);
     }
   }
 }
@@ -409,20 +409,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_diagonal_kernel(Ch
     float m[8][4] = {};
 #pragma unroll
     for (int l = 0; l < 4; ++l)
-      if (l <= warp) {
-#pragma unroll
-        for (int j = 0; j <= l; ++j) {
-          uint32_t a_lead[4], a_rest[4];
-          square.k_by_n(a_lead, lead, l, j);
-          square.k_by_n(a_rest, rest, l, j);
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            mma_bf16(m[2 * j + n], p_lead[l], a_lead[2 * n], a_lead[2 * n + 1]);
-            mma_bf16(m[2 * j + n], p_lead[l], a_rest[2 * n], a_rest[2 * n + 1]);
-            mma_bf16(m[2 * j + n], p_rest[l], a_lead[2 * n], a_lead[2 * n + 1]);
-          }
-        }
-      }
+      if (l <= warp) multiply_block_of_A(m, p_lead[l], p_rest[l], square, lead, rest, l);
     RowsOut<8> out(reinterpret_cast<char*>(matrix) + warp * 16 * kChunkRows * 2);
 #pragma unroll
     for (int n = 0; n < 8; ++n)
@@ -452,12 +439,9 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_diagonal_kernel(Ch
 #pragma unroll
         for (int j = 0; j < kWide; ++j)
 #pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            float(&to)[4] = z[r][2 * j + n];
-            mma_bf16(to, a_lead, k_lead[j][2 * n], k_lead[j][2 * n + 1]);
-            mma_bf16(to, a_lead, k_rest[j][2 * n], k_rest[j][2 * n + 1]);
-            mma_bf16(to, a_rest, k_lead[j][2 * n], k_lead[j][2 * n + 1]);
-          }
+          for (int n = 0; n < 2; ++n)
+            mma_split_bf16(z[r][2 * j + n], a_lead, a_rest, k_lead[j][2 * n], k_lead[j][2 * n + 1], k_rest[j][2 * n],
+                           k_rest[j][2 * n + 1]);
       }
     }
   __syncwarp();

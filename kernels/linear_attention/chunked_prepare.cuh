@@ -69,9 +69,22 @@ __device__ inline void multiply_16(float (&c)[kTiles][4], const uint32_t (&lead)
       const float* x = b + (i * 8 + 2 * (lane % 4)) * kPitch + n * 8 + lane / 4;
       split_bf16(x[0], x[kPitch], b_lead[i], b_rest[i]);
     }
-    mma_bf16(c[n], lead, b_lead[0], b_lead[1]);
-    mma_bf16(c[n], lead, b_rest[0], b_rest[1]);
-    mma_bf16(c[n], rest, b_lead[0], b_lead[1]);
+    mma_split_bf16(c[n], lead, rest, b_lead[0], b_lead[1], b_rest[0], b_rest[1]);
+  }
+}
+
+// m += p · A of 16 rows of P, or Q Kᵀ, their columns [16 l, 16 l + 16) here as two bf16; of A, in shared memory as two,
+// the rows of these columns, up to the diagonal.
+__device__ inline void multiply_block_of_A(float (&m)[8][4], const uint32_t (&p_lead)[4], const uint32_t (&p_rest)[4],
+                                           const TileLane<kChunkRows>& square, uint32_t lead, uint32_t rest, int l) {
+#pragma unroll
+  for (int j = 0; j <= l; ++j) {
+    uint32_t a_lead[4], a_rest[4];
+    square.k_by_n(a_lead, lead, l, j);
+    square.k_by_n(a_rest, rest, l, j);
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      mma_split_bf16(m[2 * j + n], p_lead, p_rest, a_lead[2 * n], a_lead[2 * n + 1], a_rest[2 * n], a_rest[2 * n + 1]);
   }
 }
 
@@ -308,18 +321,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
           if (l <= warp) {
             uint32_t q_lead[4], q_rest[4];
             split_A(q_lead, q_rest, qk[2 * l], qk[2 * l + 1]);
-#pragma unroll
-            for (int j = 0; j <= l; ++j) {
-              uint32_t a_lead[4], a_rest[4];
-              square.k_by_n(a_lead, lead, l, j);
-              square.k_by_n(a_rest, rest, l, j);
-#pragma unroll
-              for (int n = 0; n < 2; ++n) {
-                mma_bf16(m[2 * j + n], q_lead, a_lead[2 * n], a_lead[2 * n + 1]);
-                mma_bf16(m[2 * j + n], q_lead, a_rest[2 * n], a_rest[2 * n + 1]);
-                mma_bf16(m[2 * j + n], q_rest, a_lead[2 * n], a_lead[2 * n + 1]);
-              }
-            }
+            multiply_block_of_A(m, q_lead, q_rest, square, lead, rest, l);
           }
         put_M(p, m, chunk.begin, rows, h, gamma, part);
 
