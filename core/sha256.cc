@@ -1,6 +1,8 @@
 #include "core/sha256.h"
 
+#include <openssl/core_names.h>
 #include <openssl/evp.h>
+#include <openssl/params.h>
 
 #include "core/check.h"
 
@@ -34,6 +36,24 @@ Sha256& Sha256::add(const std::string& text) {
 Sha256::Digest Sha256::digest() {
   Digest digest;
   HYPIC_CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr) == 1);
+  return digest;
+}
+
+Sha256::Digest hmac_sha256(std::string_view key, std::initializer_list<std::span<const uint8_t>> parts) {
+  static EVP_MAC* const hmac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+  HYPIC_CHECK(hmac != nullptr);
+  struct Context {
+    EVP_MAC_CTX* evp = EVP_MAC_CTX_new(hmac);
+    ~Context() { EVP_MAC_CTX_free(evp); }
+  } context;
+  char name[] = "SHA256";
+  const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string("digest", name, 0), OSSL_PARAM_construct_end()};
+  HYPIC_CHECK(EVP_MAC_init(context.evp, reinterpret_cast<const uint8_t*>(key.data()), key.size(), parameters) == 1);
+  for (const std::span<const uint8_t> part : parts)
+    HYPIC_CHECK(EVP_MAC_update(context.evp, part.data(), part.size()) == 1);
+  Sha256::Digest digest;
+  size_t size = 0;
+  HYPIC_CHECK(EVP_MAC_final(context.evp, digest.data(), &size, digest.size()) == 1 && size == digest.size());
   return digest;
 }
 

@@ -4,8 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace hypic {
 
@@ -28,5 +31,8 @@ class Sha256 {
 };
 
 std::string hex(const Sha256::Digest& digest);
+
+// HMAC-SHA256 (RFC 2104) over the parts, one after another.
+Sha256::Digest hmac_sha256(std::string_view key, std::initializer_list<std::span<const uint8_t>> parts);
 
 }  // namespace hypic

@@ -24,6 +24,23 @@ TEST(Sha256Test, KnownVectors) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+// RFC 4231, cases 1, 2 and 6.
+TEST(Sha256Test, KnownVectorsOfHmac) {
+  const auto bytes = [](std::string_view text) {
+    return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  };
+  const auto hmac = [&](std::string_view key, std::string_view one, std::string_view two = "") {
+    return hex(hmac_sha256(key, {bytes(one), bytes(two)}));
+  };
+  EXPECT_EQ(hmac(std::string(20, 0x0b), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  const std::string second = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+  EXPECT_EQ(hmac("Jefe", "what do ya want for nothing?"), second);
+  EXPECT_EQ(hmac("Jefe", "what do ya", " want for nothing?"), second);
+  EXPECT_EQ(hmac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
 TEST(Sha256Test, TextCarriesItsLength) {
   const auto two = [](const std::string& a, const std::string& b) {
     return Sha256().add(a).add(b).digest();

@@ -57,7 +57,8 @@ const Driver* find_driver(std::string_view name);  // nullptr where unknown
 // The backend that a case names, or that replaces it; empty: the driver's own.
 std::string backend_of(const SuiteCase& suite_case, const DriverContext& context);
 
-// Whether it can be made here: Error as of make_backend, but for a GPU that is not there where the context asks for none.
+// Whether it can be made here: Error as of make_backend, but for a GPU that is not there where the context asks for
+// none.
 void require_backend(const std::string& backend, const DriverContext& context);
 
 // What a case runs on, as far as expectations ask.

@@ -453,6 +453,37 @@ TEST(Cluster, EveryFaultAloneIsAnswered) {
     }
 }
 
+TEST(Cluster, KeysGuardTheWayOfResidues) {
+  struct Sink final : PacketSink {
+    void take(const Packet& packet) override { taken += packet.bytes.size(); }
+    void lost(std::span<const uint64_t>, const std::string&) override {}
+    std::atomic<size_t> taken = 0;
+  };
+  const auto bytes = std::vector<uint8_t>(1000, 7);
+  for (const std::string theirs : {"the key of both of them", "", "another key than theirs"}) {
+    Sink sink;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::string said;
+    TcpReceiver receiver(sink, "127.0.0.1", 0, {.key = "the key of both of them", .say = [&](const std::string& why) {
+                                                  const std::scoped_lock lock(mutex);
+                                                  said = why;
+                                                  changed.notify_all();
+                                                }});
+    TcpTransports transports({.key = theirs});
+    transports.to(str("127.0.0.1:", receiver.port()))->send({.transfer = 1, .generation = 2, .bytes = bytes});
+    if (theirs == "the key of both of them") {
+      while (sink.taken < bytes.size()) std::this_thread::sleep_for(1ms);
+      continue;
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return !said.empty(); });
+    EXPECT_EQ(said, theirs.empty() ? "packets without a shared key; give their sender the same --key-file"
+                                   : "a packet of a residue does not match its key, or is damaged");
+    EXPECT_EQ(sink.taken, 0u);
+  }
+}
+
 TEST(Cluster, LostWorkersAreReplacedOrSaid) {
   const Request request = cold_request(5);
   const Tokens expected = Alone()(request);

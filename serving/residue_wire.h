@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hypic {
@@ -38,12 +39,15 @@ inline constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;
 
-// Header, bytes, and in the header a checksum over both: SHA-256, its first 16 bytes.
-std::vector<uint8_t> frame_of(const Packet& packet);
+// Header, bytes, and in the header 16 bytes over both: of SHA-256, a checksum; with a key of HMAC-SHA256, which nobody
+// can make without it.
+std::vector<uint8_t> frame_of(const Packet& packet, const std::string& key = "");
 
 // Takes a byte stream apart, however it is cut.
 class PacketDecoder {
  public:
+  // With a key: packets that were not made with it are errors. Without: those that were made with one.
+  explicit PacketDecoder(std::string key = "") : key_(std::move(key)) {}
   // Calls take for each packet that is whole, valid during the call. Error: no frame of ours, one that is too large, or
   // a checksum that does not match; the stream is of no more use then.
   void feed(std::span<const uint8_t> bytes, const std::function<void(const Packet&)>& take);
@@ -51,6 +55,7 @@ class PacketDecoder {
   bool at_end() const { return held_.empty(); }
 
  private:
+  const std::string key_;
   std::vector<uint8_t> held_;  // of a frame that is not whole yet
 };
 

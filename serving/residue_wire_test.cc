@@ -72,6 +72,40 @@ TEST(ResidueWire, EveryChangedByteIsSeen) {
   }
 }
 
+// With a key nothing goes through that was not made with it, damaged or not.
+TEST(ResidueWire, KeysMustBeTheSame) {
+  const std::string key = "a secret that both ends share";
+  const auto bytes = bytes_of(40, 1);
+  const Packet packet{.transfer = 3, .generation = 4, .layer = 2, .offset = 8, .bytes = bytes};
+  const auto open = frame_of(packet), keyed = frame_of(packet, key);
+  const auto error_of = [&](const std::string& key, const std::vector<uint8_t>& frame) {
+    PacketDecoder decoder(key);
+    try {
+      EXPECT_TRUE(fed(decoder, frame).empty());
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    EXPECT_FALSE(decoder.at_end());  // a larger size waits for bytes that do not come
+    return std::string();
+  };
+  PacketDecoder decoder(key);
+  ASSERT_EQ(fed(decoder, keyed).size(), 1u);
+  EXPECT_EQ(fed(decoder, keyed)[0].bytes, bytes);
+  EXPECT_EQ(error_of(key, open), "packets without a shared key; give their sender the same --key-file");
+  EXPECT_EQ(error_of("", keyed), "packets with a shared key; --key-file names it");
+  EXPECT_EQ(error_of("another secret than theirs", keyed),
+            "a packet of a residue does not match its key, or is damaged");
+  for (size_t i = 0; i < keyed.size(); ++i) {
+    auto damaged = keyed;
+    damaged[i] ^= 0x01;
+    error_of(key, damaged);
+  }
+  // A checksum in place of the keyed one, with the mark of a key.
+  auto forged = open;
+  forged[7] = 1;
+  EXPECT_NE(error_of(key, forged), "");
+}
+
 TEST(ResidueWire, SizesAreBoundedBeforeAnythingIsTaken) {
   auto frame = frame_of({.bytes = {}});
   const uint32_t huge = 0xffffffff;

@@ -127,7 +127,7 @@ class TcpTransports::Line {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
   void send(const Packet& packet) {
-    const std::vector<uint8_t> frame = frame_of(packet);
+    const std::vector<uint8_t> frame = frame_of(packet, options_.key);
     const std::scoped_lock lock(mutex_);
     require(!broken_, address_, ": the connection broke");
     put(frame);
@@ -146,7 +146,8 @@ class TcpTransports::Line {
         put(frame_of({.kind = Packet::Kind::ask,
                       .transfer = one.transfer,
                       .generation = one.generation,
-                      .offset = static_cast<uint64_t>(one.bytes)}));
+                      .offset = static_cast<uint64_t>(one.bytes)},
+                     options_.key));
       std::vector<Granted> granted;
       const auto deadline = std::chrono::steady_clock::now() + options_.window_timeout;
       std::array<uint8_t, 4096> buffer;
@@ -163,7 +164,8 @@ class TcpTransports::Line {
           granted.push_back(opened(packet, wanted[granted.size()].bytes));
           if (!granted.back().data && !packet.bytes.empty())
             put(frame_of(
-                {.kind = Packet::Kind::release, .transfer = packet.transfer, .generation = packet.generation}));
+                {.kind = Packet::Kind::release, .transfer = packet.transfer, .generation = packet.generation},
+                options_.key));
         });
       }
       return granted;
@@ -211,7 +213,7 @@ class TcpTransports::Line {
   const Socket socket_;
   bool broken_ = false;
   std::string no_windows_;
-  PacketDecoder answers_;
+  PacketDecoder answers_{options_.key};
   std::map<std::string, std::unique_ptr<SharedMemory>> memories_;  // by handle
 };
 
@@ -360,6 +362,11 @@ void TcpReceiver::accept() {
   }
 }
 
+void TcpReceiver::say(const std::string& why) {
+  const std::scoped_lock lock(mutex_);
+  if (options_.say && std::exchange(said_, why) != why) options_.say(why);
+}
+
 void TcpReceiver::serve(Connection& connection) {
   std::set<uint64_t> transfers;  // that packets came of; the latest ones
   constexpr size_t kMostTransfers = 65536;
@@ -383,7 +390,7 @@ void TcpReceiver::serve(Connection& connection) {
         answer.offset = static_cast<uint64_t>(window->data - window->memory->data());
         answer.bytes = {reinterpret_cast<const uint8_t*>(place.data()), place.size()};
       }
-      send_all(connection.socket, frame_of(answer), options_.send_timeout, "a sender");
+      send_all(connection.socket, frame_of(answer, options_.key), options_.send_timeout, "a sender");
     } else {
       require(packet.kind != Packet::Kind::window, "a packet that only a receiver sends");
       sink_.take(packet);
@@ -398,10 +405,11 @@ void TcpReceiver::serve(Connection& connection) {
     return std::span<const uint8_t>(buffer.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
   };
   try {
-    PacketDecoder decoder;
+    PacketDecoder decoder(options_.key);
     while (!ends_ && !ended) decoder.feed(read(), take);
   } catch (const std::exception& error) {
     why = error.what();
+    say(why);
   }
   ::shutdown(connection.socket.fd(), SHUT_WR);  // the sender sees that nothing more is taken
   sink_.lost(std::vector<uint64_t>(transfers.begin(), transfers.end()), why);

@@ -1,7 +1,7 @@
 // Packets over TCP, from host memory to host memory; or, between processes of one machine, windows of the receiver's
-// device, which the sender opens and writes to, and packets that say what has landed. Whoever reaches the port may
-// send; what nobody waits for is dropped, and a transfer's generation is a number that only its router and its sender
-// know. Not encrypted.
+// device, which the sender opens and writes to, and packets that say what has landed. Without a key, whoever reaches
+// the port may send; what nobody waits for is dropped, and a transfer's generation is a number that only its router and
+// its sender know. Not encrypted.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,10 @@ struct TcpOptions {
   int64_t max_connections = 256;  // of a receiver; more are closed at once
   // Of a sender: by which it opens windows; null: it asks for none. It outlives the transports.
   Backend* device = nullptr;
-  std::function<void(const std::string&)> say;  // hears which way residues go, and why not by windows; may be empty
+  std::string key = {};  // that both ends share (frame_of); empty: none
+  // Of a sender: hears which way residues go, and why not by windows. Of a receiver: what is wrong with packets that it
+  // gets, from its threads, each reason once in a row. May be empty.
+  std::function<void(const std::string&)> say = {};
 };
 
 // One connection a receiver, made when there is something to send and made anew after it broke; one that has given
@@ -61,12 +64,15 @@ class TcpReceiver {
   struct Connection;
   void accept();
   void serve(Connection& connection);
+  void say(const std::string& why);
 
   PacketSink& sink_;
   const TcpOptions options_;
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<bool> ends_ = false;
+  std::mutex mutex_;
+  std::string said_;  // under the mutex
   std::list<std::unique_ptr<Connection>> connections_;  // of the accepting thread
   std::thread thread_;
 };

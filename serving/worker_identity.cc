@@ -9,6 +9,8 @@
 namespace hypic {
 namespace {
 
+constexpr size_t kDigits = 12;  // of a digest, enough to tell two apart
+
 bool is_random(const std::string& model) { return model.starts_with("random:"); }
 
 // Of what may come from elsewhere, as much as a line holds.
@@ -25,7 +27,7 @@ Sha256::Digest WorkerIdentity::digest() const {
   return Sha256().add(weights).add(config).add(backend).add(numerics).add(mode).digest();
 }
 
-WorkerIdentity identity_of(const Model& model, const Mode& mode) {
+WorkerIdentity identity_of(const Model& model, const Mode& mode, const std::string& key) {
   const Backend& backend = model.backend();
   const ModelSpec& spec = model.spec();
   return {.model = is_random(model.identity()) ? model.identity() : spec.name,
@@ -34,7 +36,8 @@ WorkerIdentity identity_of(const Model& model, const Mode& mode) {
           .backend =
               str(backend.name(), " (", name_of(backend.compute_dtype()), ", ", name_of(backend.state_dtype()), ")"),
           .numerics = std::to_string(kResidueNumerics),
-          .mode = mode.name};
+          .mode = mode.name,
+          .key = key.empty() ? "none" : hex(hmac_sha256(key, {})).substr(0, kDigits)};
 }
 
 WorkerIdentity identity_of(const std::string& source, const ModelSpec& spec, const Mode& mode) {
@@ -51,8 +54,8 @@ std::string difference(const WorkerIdentity& ours, const WorkerIdentity& theirs)
   };
   // Digests say nothing to people but that they differ: with the model's name.
   const auto differ_in_digest = [&](const char* what, const std::string& a, const std::string& b) {
-    return differ(what, str(shown(ours.model), " (", a.substr(0, 12), ")"),
-                  str(shown(theirs.model), " (", b.substr(0, 12), ")"));
+    return differ(what, str(shown(ours.model), " (", a.substr(0, kDigits), ")"),
+                  str(shown(theirs.model), " (", b.substr(0, kDigits), ")"));
   };
   if ((is_random(ours.model) || is_random(theirs.model)) && ours.model != theirs.model)
     return differ("--model", ours.model, theirs.model);
@@ -62,6 +65,7 @@ std::string difference(const WorkerIdentity& ours, const WorkerIdentity& theirs)
     return differ("the version of residues, so one runs another version of hypic", ours.numerics, theirs.numerics);
   if (!ours.backend.empty() && ours.backend != theirs.backend)
     return differ("--backend", ours.backend, theirs.backend);
+  if (!ours.key.empty() && ours.key != theirs.key) return differ("--key-file", ours.key, theirs.key);
   if (!ours.weights.empty() && ours.weights != theirs.weights)
     return differ_in_digest("the weights of --model (path, sizes and times of its files)", ours.weights,
                             theirs.weights);

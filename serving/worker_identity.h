@@ -16,12 +16,15 @@ struct WorkerIdentity {
   std::string backend;    // NAME (COMPUTE, STATE): its dtypes
   std::string numerics;  // kResidueNumerics
   std::string mode;
+  std::string key;  // what tells shared keys of packets apart without giving them away, or "none"
   bool operator==(const WorkerIdentity&) const = default;
 
-  Sha256::Digest digest() const;  // without `model`, where weights and config are
+  // Of what residues depend on: all but `model`, where weights and config are, and `key`.
+  Sha256::Digest digest() const;
 };
 
-WorkerIdentity identity_of(const Model& model, const Mode& mode);
+// `key`: of packets, empty: none.
+WorkerIdentity identity_of(const Model& model, const Mode& mode, const std::string& key = "");
 
 // As far as a router knows it, that has no weights and no backend: what it cannot know stays empty. `source` is what
 // `spec` was read from, a folder or random:NAME[:SEED].

@@ -23,6 +23,9 @@ TEST(WorkerIdentity, SaysWhatDiffers) {
             "differs in --model: ours random:qwen3.5-tiny:7, theirs random:qwen3.5-tiny:0");
   EXPECT_EQ(difference(ours, identity_of(Model::open(*wide, "random:qwen3.5-tiny:7"), mode)),
             "differs in --backend: ours cpu (float32, float32), theirs cpu64 (float64, float64)");
+  const WorkerIdentity keyed = identity_of(Model::open(*narrow, "random:qwen3.5-tiny:7"), mode, "a shared secret");
+  EXPECT_EQ(difference(ours, keyed), "differs in --key-file: ours none, theirs " + keyed.key);
+  EXPECT_EQ(keyed.key.find("secret"), std::string::npos);
   WorkerIdentity theirs = ours;
   theirs.numerics = "0";
   EXPECT_EQ(difference(ours, theirs),
@@ -57,6 +60,7 @@ TEST(WorkerIdentity, DigestsHoldAllButTheName) {
       identity_of(Model::open(*backend, "random:qwen3.5-tiny"), mode_named("transition_rope_seam"));
   WorkerIdentity other = one;
   other.model = "another name";
+  other.key = "another key";
   EXPECT_EQ(one.digest(), other.digest());
   for (std::string WorkerIdentity::*part : {&WorkerIdentity::weights, &WorkerIdentity::config, &WorkerIdentity::backend,
                                             &WorkerIdentity::numerics, &WorkerIdentity::mode}) {

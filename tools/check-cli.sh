@@ -98,6 +98,10 @@ if [ -x "$(dirname "$hypic")/hypic-cluster" ]; then
   expect 2 "none not in {scatter,combine}" worker --role none
   expect 2 "reuses no segments" worker --mode prefix
   expect 2 "must be folder:PATH or redis:HOST:PORT" worker --store s3:bucket
+  expect 2 "--tls-ca, --tls-cert and --tls-key: give all three, or none" worker --tls-ca "$out/text"
+  expect 2 "holds no certificate in PEM" router --combine 127.0.0.1:1 --tls-ca "$out/text" --tls-cert "$out/text" --tls-key "$out/text"
+  echo short >"$out/short"
+  expect 2 "holds 5 bytes, at least 16 are asked for" worker --key-file "$out/short"
 fi
 expect_of timeout 0 "draining" --preserve-status -s TERM 3 "$hypic" serve --port 0
 expect 2 "unknown model" serve --model random:none

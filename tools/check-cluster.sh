@@ -138,5 +138,28 @@ wait_for_reason "($combine: differs in --mode: ours transition, theirs transitio
 start forgetful router --port 0 --combine "$combine"
 router=$address
 wait_for_reason "($combine: differs in --model: ours random:qwen3.5-tiny:0, theirs tiny-qwen3.5)"
+if command -v openssl >/dev/null; then
+  # One certificate for all, which is its own authority.
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=hypic \
+    -addext subjectAltName=IP:127.0.0.1 -keyout "$out/key" -out "$out/cert" 2>/dev/null
+  openssl rand -hex 32 >"$out/shared"
+  tls="--tls-ca $out/cert --tls-cert $out/cert --tls-key $out/key"
+  start combine2 worker --role combine --model $model --listen 127.0.0.1:0 $tls --key-file "$out/shared"
+  combine2=$address
+  start one2 worker --role scatter --model $model --listen 127.0.0.1:0 $tls --key-file "$out/shared"
+  start guarded router --model $model --port 0 --combine "$combine2" --scatter "$address" --policy round_robin $tls
+  router=$address
+  wait_until_ready "$router"
+  for i in $(seq 100); do grep -q ': up, scatter' "$out/guarded.err" && break; sleep 0.1; done
+  same 10
+  [ "$(count scatter)" -gt 0 ] || complain "with TLS and a key nothing was sent: $(cat "$out/guarded.err")"
+  [ $transport = tcp ] || grep -q 'from device to device' "$out/one2.err" ||
+    complain "with a key no window was given: $(cat "$out/one2.err")"
+  start open router --model $model --port 0 --combine "$combine2"
+  router=$address
+  wait_for_reason "it may use TLS (--tls-ca, --tls-cert, --tls-key)"
+else
+  echo "SKIP: no openssl: TLS and keys were not tried"
+fi
 [ $status -eq 0 ] && echo "the workers answer as one engine"
 exit $status

@@ -11,6 +11,7 @@
 
 #include "harness/cli/serving_options.h"
 #include "harness/rpc/commands.h"
+#include "harness/rpc/tls_options.h"
 #include "serving/rpc/peers.h"
 
 namespace hypic {
@@ -20,6 +21,8 @@ struct Options {
   DoorChoice door;
   std::string model = kDefaultModel, mode = "transition_rope_seam", policy = "lpt", file, bootstrap;
   std::vector<std::string> scatter, combine;
+  TlsFiles tls;
+  std::string tls_name;
   int64_t port = kControlPort;
   double prefill_timeout = 30;
 };
@@ -68,6 +71,7 @@ int route(Options& options) {
   const ModelSpec spec = spec_of(path);
   complete(options.door, options.model, path, spec);
   const Workers workers = workers_of(options);
+  const PeerTls tls{read_tls(options.tls), options.tls_name};
   const RouterOptions routing{
       .mode = mode_named(options.mode),
       .policy = policy_named(options.policy),
@@ -90,7 +94,7 @@ int route(Options& options) {
   Router router(metrics, routing);
   const WorkerWatch watch(
       router, identity_of(path, spec, routing.mode), workers.fixed,
-      [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }, workers.names);
+      [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }, workers.names, tls);
   HttpServer http(router, metrics, server);
   std::cout << "hypic routes " << server.model << " on http://" << server.address << ":" << http.port() << std::endl;
   return serve_until(signals, http, options.door);
@@ -115,6 +119,9 @@ void add_router(CLI::App& app, int& status) {
       ->add_option("--worker-port", options->port,
                    "Port of each machine's first worker, for --bootstrap (default 7001)")
       ->check(CLI::Range(1, 65535));
+  add_tls_options(*command, options->tls);
+  command->add_option("--tls-name", options->tls_name,
+                      "Name that workers' certificates are for (default: the host that each is called by)");
   command
       ->add_option("--policy", options->policy,
                    "Who computes a segment: lpt, by measured cost (default), or round_robin")

@@ -3,9 +3,11 @@
 #include <memory>
 #include <optional>
 
+#include "core/file.h"
 #include "harness/backends.h"
 #include "harness/cli/serving_options.h"
 #include "harness/rpc/commands.h"
+#include "harness/rpc/tls_options.h"
 #include "serving/bootstrap.h"
 #include "serving/combine_worker.h"
 #include "serving/residue_store.h"
@@ -19,7 +21,8 @@ namespace {
 
 struct Options {
   EngineChoice engine;
-  std::string role = "scatter", store, listen = str("127.0.0.1:", kControlPort), data = "127.0.0.1:0";
+  TlsFiles tls;
+  std::string role = "scatter", store, key_file, listen = str("127.0.0.1:", kControlPort), data = "127.0.0.1:0";
   int64_t waiting = 256, transfer_mib = 1024;
   double patience = 2, first_patience = 30;
   std::string transport = "tcp";
@@ -35,6 +38,26 @@ std::unique_ptr<ResidueStore> store_of(const std::string& text) {
   return std::make_unique<RedisStore>(RedisOptions{.host = server.host, .port = server.port});
 }
 
+// That workers' packets carry; empty where there is no file.
+std::string shared_key(const std::string& path) {
+  if (path.empty()) return {};
+  constexpr size_t kLeast = 16, kMost = 4096;
+  std::string key;
+  try {
+    key = read_file(path, kMost);
+  } catch (const Error& error) {
+    fail("--key-file: ", error.what());
+  }
+  while (key.ends_with('\n') || key.ends_with('\r')) key.pop_back();
+  require(key.size() >= kLeast, "--key-file: ", path, " holds ", key.size(), " bytes, at least ", kLeast,
+          " are asked for; openssl rand -hex 32 makes some");
+  return key;
+}
+
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "[::1]" || host == "::1" || host == "localhost";
+}
+
 int work(Options& options) {
   const sigset_t signals = block_signals();
   const Role role = role_named(options.role);
@@ -42,6 +65,8 @@ int work(Options& options) {
   const HostPort data = host_port(options.data, "--data");
   require(options.store.empty() || role == Role::scatter, "--store: who combines has no use for it");
   const std::unique_ptr<ResidueStore> store = store_of(options.store);
+  const Tls tls = read_tls(options.tls);
+  const std::string key = shared_key(options.key_file);
   EngineChoice& chosen = options.engine;
   const std::string path = model_path(chosen.model);
   complete(chosen, spec_of(path));
@@ -60,13 +85,15 @@ int work(Options& options) {
   Engine engine(model, chosen.engine);
   const bool ipc = options.transport == "ipc";
   const auto say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; };
-  TcpTransports transports(
-      {.send_timeout = milliseconds(options.patience), .device = ipc ? backend.get() : nullptr, .say = say});
+  TcpTransports transports({.send_timeout = milliseconds(options.patience),
+                            .device = ipc ? backend.get() : nullptr,
+                            .key = key,
+                            .say = say});
   Metrics metrics;
   std::optional<ScatterWorker> scatter;
   std::optional<CombineWorker> combine;
   std::optional<TcpReceiver> receiver;
-  WorkerServerOptions server{.address = options.listen, .identity = identity_of(model, mode)};
+  WorkerServerOptions server{.address = options.listen, .identity = identity_of(model, mode, key), .tls = tls};
   if (role == Role::scatter) {
     scatter.emplace(
         engine, model, transports,
@@ -77,7 +104,7 @@ int work(Options& options) {
                        .max_waiting = options.waiting,
                        .store = store.get(),
                        .identity = server.identity.digest(),
-                       .say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }});
+                       .say = say});
   } else {
     combine.emplace(
         engine, model, metrics,
@@ -87,7 +114,9 @@ int work(Options& options) {
                      .first_patience = milliseconds(options.first_patience),
                      .patience = milliseconds(options.patience)});
     combine->scheduler().wait_until_warm();
-    receiver.emplace(combine->sink(), data.host, data.port);
+    receiver.emplace(
+        combine->sink(), data.host, data.port,
+        TcpOptions{.key = key, .say = [say](const std::string& why) { say("a sender of residues: " + why); }});
     // Of all interfaces no address is known that others reach; the router knows by which it reached this one.
     const bool any = data.host == "0.0.0.0" || data.host == "::";
     const std::string host = data.host.find(':') == data.host.npos ? data.host : "[" + data.host + "]";
@@ -96,8 +125,10 @@ int work(Options& options) {
   const WorkerServer door(scatter ? &*scatter : nullptr, combine ? &*combine : nullptr, index, server);
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
   std::cout << "hypic worker, " << name_of(role) << ", on " << host << ":" << door.port() << std::endl;
-  if (!host.starts_with("127.") && host != "[::1]" && host != "localhost")
-    std::cerr << "hypic: anyone who reaches " << host << " may use this worker; keep it to a network of its own\n";
+  if (!tls.on() && !is_loopback(host))
+    say(str("anyone who reaches ", host, " may use this worker; --tls-ca, --tls-cert and --tls-key limit that"));
+  if (receiver && key.empty() && !is_loopback(data.host))
+    say(str("anyone who reaches ", data.host, " may send this worker residues; --key-file limits that"));
   wait_for(signals);
   ends_with(0);
   return 0;
@@ -129,6 +160,9 @@ void add_worker(CLI::App& app, int& status) {
       ->check(CLI::IsMember({"tcp", "ipc"}));
   command->add_option("--store", options->store,
                       "scatter: residues that workers share, folder:PATH or redis:HOST:PORT");
+  add_tls_options(*command, options->tls);
+  command->add_option("--key-file", options->key_file,
+                      "File with the key that all workers share: packets of residues carry its HMAC");
   command
       ->add_option(
           "--patience", options->patience,

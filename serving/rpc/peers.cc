@@ -20,6 +20,8 @@ using grpc::ClientContext;
 using grpc::Status;
 namespace pb = cluster::v1;
 
+const std::string kClosed = "the connection was closed: its process has ended";
+
 // Why a call to a worker failed, in words where gRPC gives those of a system call.
 std::string cause_of(const Status& status) {
   const std::string& said = status.error_message();
@@ -31,7 +33,10 @@ std::string cause_of(const Status& status) {
                  " s: it is stopped, or the network is gone");
     if (has("Cancelling all calls")) return "its process ends";
     if (has("Socket closed") || has("onnection reset") || has("roken pipe") || has("GOAWAY") || has("recvmsg"))
-      return "the connection was closed: its process has ended";
+      return kClosed;
+    if (has("certificate verify failed")) return "its certificate is not of --tls-ca, or its time is over";
+    if (has("is not in peer certificate")) return "its certificate is for another name; --tls-name says for which";
+    if (has("SSL routines") && has("wrong version")) return "it does not use TLS";
     if (has("DNS") || has("esolution")) return "its name cannot be resolved";
     if (const size_t colon = said.rfind(": "); has("failed to connect") && colon != said.npos)
       return str("cannot be reached: ", said.substr(colon + 2));
@@ -46,7 +51,8 @@ WorkerIdentity identity_of(const pb::Identity& said) {
           .config = said.config(),
           .backend = said.backend(),
           .numerics = said.numerics(),
-          .mode = said.mode()};
+          .mode = said.mode(),
+          .key = said.key()};
 }
 
 std::string said(const std::string& address, const Status& status) { return str(address, ": ", cause_of(status)); }
@@ -56,7 +62,7 @@ std::string said(const std::string& address, const Status& status) { return str(
 // A channel to a worker and the calls on it.
 class RpcPeer final : public std::enable_shared_from_this<RpcPeer> {
  public:
-  explicit RpcPeer(const std::string& address) : address_(address) {
+  RpcPeer(const std::string& address, const PeerTls& tls) : address_(address) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kKeepaliveMs);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMs);
@@ -67,7 +73,12 @@ class RpcPeer final : public std::enable_shared_from_this<RpcPeer> {
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, rpc::kConnectMs);  // this one is the time of a try
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(rpc::kMaxMessageBytes);
-    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    if (!tls.name.empty()) arguments.SetSslTargetNameOverride(tls.name);
+    channel_ = grpc::CreateCustomChannel(
+        address,
+        tls.files.on() ? grpc::SslCredentials({tls.files.ca, tls.files.key, tls.files.cert})
+                       : grpc::InsecureChannelCredentials(),
+        arguments);
     worker_ = pb::Worker::NewStub(channel_);
     scatter_ = pb::Scatter::NewStub(channel_);
     combine_ = pb::Combine::NewStub(channel_);
@@ -283,7 +294,9 @@ class RpcCombine final : public CombinePeer {
 
 }  // namespace
 
-std::shared_ptr<RpcPeer> make_rpc_peer(const std::string& address) { return std::make_shared<RpcPeer>(address); }
+std::shared_ptr<RpcPeer> make_rpc_peer(const std::string& address, const PeerTls& tls) {
+  return std::make_shared<RpcPeer>(address, tls);
+}
 std::shared_ptr<ScatterPeer> scatter_of(const std::shared_ptr<RpcPeer>& peer) {
   return std::make_shared<RpcScatter>(peer);
 }
@@ -303,8 +316,8 @@ struct WorkerWatch::Followed {
 };
 
 WorkerWatch::WorkerWatch(Router& router, const WorkerIdentity& identity, const std::vector<WorkerAddress>& workers,
-                         std::function<void(const std::string&)> say, const WorkerNames& names)
-    : router_(router), say_(std::move(say)), identity_(identity), names_(names) {
+                         std::function<void(const std::string&)> say, const WorkerNames& names, const PeerTls& tls)
+    : router_(router), say_(std::move(say)), tls_(tls), identity_(identity), names_(names) {
   for (const WorkerAddress& worker : workers) add(worker, "");
   for (const WorkerAddress& name : names_.names)
     if (name.role == Role::combine) router_.unknown(name.address, name.address + ": not resolved yet");
@@ -328,7 +341,9 @@ void WorkerWatch::add(const WorkerAddress& worker, const std::string& of) {
   Followed& one = *followed;
   one.wanted = worker;
   one.of = of;
-  one.peer = make_rpc_peer(worker.address);
+  PeerTls tls = tls_;
+  if (tls.files.on() && tls.name.empty() && !of.empty()) tls.name = host_port(of, "name").host;
+  one.peer = make_rpc_peer(worker.address, tls);
   one.number = worker.role == Role::scatter ? router_.add_scatter(worker.address, scatter_of(one.peer))
                                             : router_.add_combine(worker.address, combine_of(one.peer));
   const std::scoped_lock lock(mutex_);
@@ -418,7 +433,9 @@ void WorkerWatch::follow(Followed& worker) {
     std::string why;
     auto reader = worker.peer->worker().Watch(&context, {});
     pb::WorkerStatus status;
+    bool heard = false;
     while (reader->Read(&status)) {
+      heard = true;
       const std::string_view role = name_of(worker.wanted.role);
       if (status.role() != role || status.incarnation() == 0) {
         why = str("is a worker of the role ", status.role(), ", not ", role);
@@ -448,6 +465,9 @@ void WorkerWatch::follow(Followed& worker) {
     }
     const Status ended = reader->Finish();
     if (why.empty()) why = ended.ok() ? "its process ends" : cause_of(ended);
+    if (why == kClosed && !heard)
+      why = tls_.files.on() ? "it closes the connection at once: it does not accept our certificate"
+                            : "it closes the connection at once: it may use TLS (--tls-ca, --tls-cert, --tls-key)";
     router_.down(worker.number, why);
     std::unique_lock lock(mutex_);
     worker.context = nullptr;

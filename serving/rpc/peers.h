@@ -13,13 +13,20 @@
 
 #include "serving/bootstrap.h"
 #include "serving/router.h"
+#include "serving/rpc/tls.h"
 #include "serving/worker_identity.h"
 
 namespace hypic {
 
 class RpcPeer;
 
-std::shared_ptr<RpcPeer> make_rpc_peer(const std::string& address);  // HOST:PORT
+// How workers are called; without files: without TLS.
+struct PeerTls {
+  Tls files;
+  std::string name;  // that workers' certificates are for; empty: the host that they are called by
+};
+
+std::shared_ptr<RpcPeer> make_rpc_peer(const std::string& address, const PeerTls& tls = {});  // HOST:PORT
 std::shared_ptr<ScatterPeer> scatter_of(const std::shared_ptr<RpcPeer>& peer);
 std::shared_ptr<CombinePeer> combine_of(const std::shared_ptr<RpcPeer>& peer);
 
@@ -33,12 +40,12 @@ struct WorkerNames {
 
 // Follows workers from a thread each, tries again while they are away, and tells the router. All must be of the
 // identity that the router has, and, in what it cannot know, the first combine worker: one that differs stays down,
-// which `say` hears, with what differs. Names are resolved again and again: an address that is new is followed, one that
-// a name no longer has is left once it is down, so that what leaves the name before it ends is not cut off.
+// which `say` hears, with what differs. Names are resolved again and again: an address that is new is followed, one
+// that a name no longer has is left once it is down, so that what leaves the name before it ends is not cut off.
 class WorkerWatch {
  public:
   WorkerWatch(Router& router, const WorkerIdentity& identity, const std::vector<WorkerAddress>& workers,
-              std::function<void(const std::string&)> say, const WorkerNames& names = {});
+              std::function<void(const std::string&)> say, const WorkerNames& names = {}, const PeerTls& tls = {});
   ~WorkerWatch();
 
  private:
@@ -53,6 +60,7 @@ class WorkerWatch {
 
   Router& router_;
   const std::function<void(const std::string&)> say_;
+  const PeerTls tls_;
   std::mutex mutex_;  // of what follows
   std::condition_variable ended_;
   bool ends_ = false;

@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "reference/cpu_backend.h"
 #include "serving/rpc/peers.h"
+#include "serving/rpc/test_certificates.h"
 #include "serving/rpc/worker_server.h"
 #include "serving/tcp_transport.h"
 
@@ -41,18 +42,24 @@ Request cold_request(int segments, uint64_t seed) {
 // A worker with its door. Port 0: any.
 class Process {
  public:
-  explicit Process(Role role, int port = 0, const Mode& mode = kMode)
+  struct Guards {
+    Tls tls;
+    std::string key;
+  };
+  explicit Process(Role role, int port = 0, const Mode& mode = kMode, const Guards& guards = {})
       : backend_(reference::make_cpu_backend()),
         model_(Model::open(*backend_, kModel)),
         engine_(model_, {.cache = {.on_change = [this](Part part, const Tokens& tokens, int32_t first, int32_t tail,
-                                                       bool here) { index_.note(part, tokens, first, tail, here); }}}) {
+                                                       bool here) { index_.note(part, tokens, first, tail, here); }}}),
+        transports_({.key = guards.key}) {
     WorkerServerOptions options{.address = str("127.0.0.1:", port)};
-    options.identity = identity_of(model_, mode);
+    options.identity = identity_of(model_, mode, guards.key);
+    options.tls = guards.tls;
     if (role == Role::combine) {
       combine_.emplace(engine_, model_, metrics_, SchedulerOptions{.mode = kMode},
                        InboxOptions{.first_patience = 5s, .patience = 1s});
       combine_->scheduler().wait_until_warm();
-      receiver_.emplace(combine_->sink(), "127.0.0.1", 0);
+      receiver_.emplace(combine_->sink(), "127.0.0.1", 0, TcpOptions{.key = guards.key});
       options.data_address = str(":", receiver_->port());
     } else {
       scatter_.emplace(engine_, model_, transports_, ScatterOptions{.mode = kMode, .staging_bytes = 8 << 20});
@@ -87,7 +94,7 @@ class Process {
 };
 
 struct Door {
-  explicit Door(const std::vector<WorkerAddress>& workers, const WorkerNames& names = {})
+  explicit Door(const std::vector<WorkerAddress>& workers, const WorkerNames& names = {}, const PeerTls& tls = {})
       : router(std::in_place, metrics, RouterOptions{.mode = kMode, .policy = Policy::round_robin}),
         watch(std::in_place, *router, identity_of(kModel, spec_of(kModel), kMode), workers,
               [this](const std::string& line) {
@@ -95,7 +102,7 @@ struct Door {
                 lines.push_back(line);
                 changed.notify_all();
               },
-              names) {}
+              names, tls) {}
   ~Door() {
     watch.reset();
     router.reset();
@@ -268,6 +275,56 @@ TEST(Rpc, NamesAreResolvedAgain) {
   set("scatter:1", Role::scatter, {two->address(), one->address()});
   door.wait_for_up(3);
   EXPECT_EQ(door.run(cold_request(5, 22)).tokens, alone(cold_request(5, 22)));
+}
+
+TEST(Rpc, CertificatesAndKeysKeepOthersOut) {
+  if (!TestCertificates::can_be_made()) GTEST_SKIP() << "no program openssl here to make certificates";
+  TestCertificates made;
+  made.authority("ca");
+  made.authority("other");
+  made.certificate("router", "ca", "DNS:router.example");
+  made.certificate("worker", "ca", "IP:127.0.0.1");
+  made.certificate("named", "ca", "DNS:workers.example");
+  made.certificate("stranger", "other", "IP:127.0.0.1");
+  const Process::Guards guards{read_tls(made.files("ca", "worker")), "a key that workers share"};
+  Process combine(Role::combine, 0, kMode, guards), one(Role::scatter, 0, kMode, guards);
+  Process named(Role::scatter, 0, kMode, {read_tls(made.files("ca", "named")), guards.key});
+  Process open(Role::scatter, 0, kMode, {{}, guards.key});
+  Process keyless(Role::scatter, 0, kMode, {guards.tls, ""});
+  const WorkerAddress combines{Role::combine, combine.address()};
+  const PeerTls tls{read_tls(made.files("ca", "router")), ""};
+  {
+    Door door({combines,
+               {Role::scatter, one.address()},
+               {Role::scatter, named.address()},
+               {Role::scatter, open.address()},
+               {Role::scatter, keyless.address()}},
+              {}, tls);
+    door.wait_for_up(2);
+    door.wait_for_line(named.address() + ": down: its certificate is for another name; --tls-name says for which");
+    door.wait_for_line(open.address() + ": down: it does not use TLS");
+    door.wait_for_line(keyless.address() + ": down: differs in --key-file: ours ");
+    const Request request = cold_request(6, 30);
+    EXPECT_EQ(door.run(request).tokens, alone(request));
+    EXPECT_EQ(door.router->counters().sent, 3);
+    EXPECT_EQ(combine.inbox().complete, 3);
+  }
+  {
+    Door door({{Role::combine, combine.address()}, {Role::scatter, named.address()}}, {},
+              {tls.files, "workers.example"});
+    door.wait_for_line(combine.address() + ": down: its certificate is for another name");
+    door.wait_for_line(named.address() + ": down: waits for a combine worker");  // so far it was understood
+  }
+  Door plain({combines});
+  plain.wait_for_line(": down: it closes the connection at once: it may use TLS");
+  Door stranger({combines}, {}, {read_tls(made.files("other", "stranger")), ""});
+  stranger.wait_for_line(": down: its certificate is not of --tls-ca");
+  // One that trusts everybody is not trusted for that.
+  made.run("cat ca.pem other.pem >both.pem");
+  TlsFiles files = made.files("other", "stranger");
+  files.ca = made.path("both.pem");
+  Door trusting({combines}, {}, {read_tls(files), ""});
+  trusting.wait_for_line(": down: it closes the connection at once: it does not accept our certificate");
 }
 
 TEST(Rpc, SaysWhyAWorkerCannotListen) {

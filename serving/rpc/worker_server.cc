@@ -56,6 +56,14 @@ std::string listen_error(const std::string& address) {
   return std::strerror(error);
 }
 
+std::shared_ptr<grpc::ServerCredentials> credentials_of(const Tls& tls) {
+  if (!tls.on()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.ca;
+  options.pem_key_cert_pairs = {{tls.key, tls.cert}};
+  return grpc::SslServerCredentials(options);
+}
+
 Tokens tokens_of(const auto& ids) { return {ids.begin(), ids.end()}; }
 
 class WorkerService final : public pb::Worker::Service {
@@ -80,6 +88,7 @@ class WorkerService final : public pb::Worker::Service {
         identity.set_backend(options_.identity.backend);
         identity.set_numerics(options_.identity.numerics);
         identity.set_mode(options_.identity.mode);
+        identity.set_key(options_.identity.key);
         status.set_role(combine_ ? "combine" : "scatter");
         status.set_data_address(options_.data_address);
         status.set_snapshot(update.snapshot && at == 0);
@@ -228,7 +237,7 @@ struct WorkerServer::Impl {
       : worker(scatter, combine, index, options) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(options.address, credentials_of(options.tls), &port);
     builder.RegisterService(&worker);
     if (scatter) builder.RegisterService((scatter_service = std::make_unique<ScatterService>(*scatter)).get());
     if (combine) builder.RegisterService((combine_service = std::make_unique<CombineService>(*combine)).get());
