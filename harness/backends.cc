@@ -1,5 +1,6 @@
 #include "harness/backends.h"
 
+#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -20,6 +21,14 @@ std::optional<cuda::CudaOptions> cuda_options(const std::string& name, int devic
     if (name == family || name == str(family, ":fast")) return cuda::CudaOptions{.compute = compute, .device = device};
     if (name == str(family, ":plain"))
       return cuda::CudaOptions{.compute = compute, .rung = cuda::Rung::plain, .device = device};
+    int sms = 0;
+    const std::string start = str(family, ":");
+    if (name.starts_with(start)) {
+      const char* const end = name.data() + name.size();
+      const auto [at, error] = std::from_chars(name.data() + start.size(), end, sms);
+      if (error == std::errc() && at == end && sms > 0)
+        return cuda::CudaOptions{.compute = compute, .device = device, .sms = sms};
+    }
   }
   return {};
 }
@@ -39,7 +48,8 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int device) {
   if (name == "cpu64") return reference::make_cpu64_backend();
   if (const auto options = cuda_options(name, device)) return cuda::make_cuda_backend(*options);
   if (name.starts_with("broken:")) return conformance::make_broken_backend(name.substr(7));
-  fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT");
+  fail("unknown backend \"", name, "\"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, cuda:SMS, "
+       "cuda32:SMS, broken:FAULT");
 }
 
 std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::span<const int> devices) {

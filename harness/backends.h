@@ -11,8 +11,8 @@
 namespace hypic {
 
 // "cpu" (float32), "cpu64" (float64), "cuda" (bfloat16), "cuda32" (float32 operands), the latter two on the
-// fast rung or, as "cuda:plain", on the plain one; or "broken:FAULT": cpu with one operation wrong on purpose
-// (harness/cases/broken.h). "BACKEND+FILE": BACKEND with the operations of the plug-in in FILE, in a child process only
+// fast rung, or as "cuda:78" on it with launches planned for 78 multiprocessors, or as "cuda:plain" on the plain one; or
+// "broken:FAULT": cpu with one operation wrong on purpose (harness/cases/broken.h). "BACKEND+FILE": BACKEND with the operations of the plug-in in FILE, in a child process only
 // (harness/kernel_process.h). `device`: which GPU, of those that have several. Error: an unknown name, with those there
 // are, or as of make_plugin_backend.
 std::unique_ptr<Backend> make_backend(const std::string& name, int device = 0);

@@ -46,7 +46,8 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
       : options_(options), name_(str(options.compute == DType::f32 ? "cuda32" : "cuda",
-                                     options.rung == Rung::plain ? ":plain" : "")) {
+                                     options.rung == Rung::plain ? ":plain" : "",
+                                     options.sms ? str(":", options.sms) : "")) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     const bool absent = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice || count == 0;
@@ -57,7 +58,9 @@ class CudaBackend final : public Backend {
     check(cudaGetDeviceProperties(&properties, options.device), "device properties");
     require(properties.major == 9, "backend ", name(), ": ", properties.name, " is of compute capability ",
             properties.major, ".", properties.minor, "; this build has code for 9.0 (Hopper)");
-    sms_ = properties.multiProcessorCount;
+    require(options.sms <= properties.multiProcessorCount, "backend ", name(), ": ", properties.name, " has ",
+            properties.multiProcessorCount, " multiprocessors");
+    sms_ = options.sms ? options.sms : properties.multiProcessorCount;
     check(cudaSetDevice(options.device), "device");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
     check(cudaDeviceGetDefaultMemPool(&pool_, options.device), "memory pool");

@@ -18,6 +18,7 @@ struct CudaOptions {
   DType compute = DType::bf16;
   Rung rung = Rung::fast;
   int device = 0;
+  int sms = 0;  // multiprocessors that launches are planned for, at most the device's; 0: all
 };
 
 // Error: built without CUDA, no GPU, or none that this build has code for.

@@ -153,7 +153,7 @@ expect 2 'unknown operation "none"; known: linear_attention' conformance --op no
 expect 2 'no case' conformance --filter zzz
 expect 2 "no regular expression" conformance --filter "("
 expect 2 'unknown fault class "none"; known: all, nan_at' conformance --broken none
-expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, broken:FAULT' conformance --backend none
+expect 2 'unknown backend "none"; known: cpu, cpu64, cuda, cuda32, cuda:plain, cuda32:plain, cuda:SMS, cuda32:SMS, broken:FAULT' conformance --backend none
 cell="--segments 2 --tokens 16 --question 4 --repeats 2"
 expect 0 "MEASURED: report in" ttft $cell --out "$out/ttft"
 expect 0 "transition_rope_seam@warm_segment: p50" report "$out/ttft"

@@ -9,6 +9,7 @@ status=0
 wrong() { echo "$*" >&2; status=1; }
 
 start() {
+  : >"$out/log"  # an earlier server's has its address
   "$hypic" serve --model datasets/models/tiny-qwen3.5 --port 0 >"$out/log" 2>&1 &
   server=$!
   for _ in $(seq 3000); do

@@ -30,7 +30,7 @@ step() {
 named() { echo "$1" | tr : -; }  # "cuda:plain" in names of files
 
 conformance() {
-  for backend in cuda cuda:plain cuda32; do
+  for backend in cuda cuda:78 cuda:plain cuda32; do
     step "conformance-$(named "$backend")" "$hypic" conformance --backend "$backend" --out "$out/conformance-$(named "$backend")"
   done
 }
@@ -38,7 +38,7 @@ conformance() {
 # Reported faults in their exact sizes: all but the quick suite already runs.
 thorough() {
   for backend in cuda cuda:plain; do
-    step "thorough-$(named "$backend")" "$hypic" conformance --backend "$backend" --thorough --filter '/fault_|/repeats' \
+    step "thorough-$(named "$backend")" "$hypic" conformance --backend "$backend" --thorough --filter '/fault_|/repeats|/far' \
       --out "$out/thorough-$(named "$backend")"
   done
 }

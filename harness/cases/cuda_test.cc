@@ -85,6 +85,12 @@ INSTANTIATE_TEST_SUITE_P(Backends, Cuda, testing::Values("cuda", "cuda:plain", "
   return name;
 });
 
+TEST(Rungs, OrANumberOfMultiprocessors) {
+  EXPECT_TRUE(on_gpu("cuda:78"));
+  EXPECT_TRUE(on_gpu("cuda32:132"));
+  for (const char* name : {"cuda:", "cuda:0", "cuda:-1", "cuda:78x", "cuda:99999999999", "cpu:78"}) EXPECT_FALSE(on_gpu(name)) << name;
+}
+
 TEST(Rungs, AreOfTheGpuBackendsAlone) {
   EXPECT_EQ(on_rung("cuda", "plain"), "cuda:plain");
   EXPECT_EQ(on_rung("cuda32", "fast"), "cuda32:fast");

@@ -555,7 +555,8 @@ Result run_once(const Settings& s, Session& session, const ProgressFn& progress)
 Result run_search(const Settings& s, Session& session, const ProgressFn& progress) {
   std::vector<Phase> phases;
   const double each = 1 - (1 - s.confidence) / s.searching.verifications;
-  const double most = 10 + s.searching.refinements + s.searching.verifications;  // probes, about
+  const double halvings = std::log2(std::log(2) / std::log1p(s.searching.precision));
+  const double most = 4 + halvings + s.searching.verifications;  // probes, about
   const SearchResult found = search_rate(s.searching, [&](double rate, int64_t requests) {
     const auto probed = static_cast<double>(phases.size());
     phases.push_back(session.measure(rate, requests, misses_to_fail(requests, s.allowed, each),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "core/check.h"
 #include "harness/load/summary.h"
@@ -10,49 +9,6 @@
 namespace hypic::load {
 
 double Probe::share() const { return cut ? 1 : static_cast<double>(misses) / static_cast<double>(requests); }
-
-std::vector<Share> rising(const std::vector<Probe>& probes) {
-  std::map<double, Share> by_rate;
-  for (const Probe& probe : probes) {
-    const double weight = static_cast<double>(probe.requests);
-    Share& share = by_rate.try_emplace(probe.rate, Share{probe.rate, 0, 0}).first->second;
-    share.share = (share.share * share.weight + probe.share() * weight) / (share.weight + weight);
-    share.weight += weight;
-  }
-  struct Block {
-    double share, weight;
-    size_t count;
-  };
-  std::vector<Block> blocks;
-  for (const auto& [rate, share] : by_rate) {
-    blocks.push_back({share.share, share.weight, 1});
-    while (blocks.size() > 1 && blocks[blocks.size() - 2].share > blocks.back().share) {
-      const Block last = blocks.back();
-      blocks.pop_back();
-      Block& into = blocks.back();
-      into.share = (into.share * into.weight + last.share * last.weight) / (into.weight + last.weight);
-      into.weight += last.weight;
-      into.count += last.count;
-    }
-  }
-  std::vector<Share> out;
-  auto it = by_rate.begin();
-  for (const Block& block : blocks)
-    for (size_t i = 0; i < block.count; ++i, ++it) out.push_back({it->first, block.share, it->second.weight});
-  return out;
-}
-
-double crossing(const std::vector<Share>& shares, double allowed, double low, double high) {
-  double at = std::sqrt(low * high);
-  for (size_t i = 0; i + 1 < shares.size(); ++i) {
-    const Share &a = shares[i], &b = shares[i + 1];
-    if (a.share > allowed || b.share <= allowed) continue;
-    // Where all missed, or a run was cut short, there is no slope to go by.
-    const double part = b.share < 1 ? (allowed - a.share) / (b.share - a.share) : 0.5;
-    at = std::exp(std::log(a.rate) + part * (std::log(b.rate) - std::log(a.rate)));
-  }
-  return std::clamp(at, low, high);
-}
 
 bool over_saturated(const std::vector<InFlight>& samples, double rate, double wait) {
   const size_t from = samples.size() / 2, n = samples.size() - from;
@@ -116,10 +72,8 @@ SearchResult search_rate(const SearchOptions& o, const ProbeFn& probe) {
       rate = std::max(rate / 2, o.lowest);
     }
   }
-  for (int i = 0; high && i<o.refinements&& * high / *low> 1 + o.precision; ++i) {
-    // Off the ends, so that each probe takes a fair part of the bracket away.
-    const double part = std::pow(*high / *low, 0.15);
-    const double rate = crossing(rising(result.probes), o.allowed, *low * part, *high / part);
+  while (high && *high / *low > 1 + o.precision) {
+    const double rate = std::sqrt(*low * *high);
     const Probe& at = offer(rate, o.probe_requests, false);
     if (!at.invalid.empty()) return invalid(at);
     (at.share() <= o.allowed ? low : high) = rate;

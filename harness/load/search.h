@@ -1,4 +1,5 @@
-// The highest rate at which few enough requests miss their SLO: double to bracket, refine, then verify the answer.
+// The highest rate at which few enough requests miss their SLO: double to bracket, halve the bracket (of log rates),
+// then verify the answer.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,9 @@ struct SearchOptions {
   double lowest = 1e-3, highest = 1e5;
   double allowed = 0.1;      // share of requests that may miss
   double confidence = 0.99;  // of the whole answer: split over the verifications
-  double precision = 0.05;   // refine until the bracket is this narrow
+  double precision = 0.05;   // halve until the bracket is this narrow
   int64_t probe_requests = 200;
   int64_t verify_requests = 500;
-  int refinements = 8;
   int verifications = 3;  // at most, each at a lower rate than the one before
 };
 
@@ -48,17 +48,6 @@ struct SearchResult {
 
 // Error: verify_requests too few for any verdict of pass.
 SearchResult search_rate(const SearchOptions& options, const ProbeFn& probe);
-
-// Shares of misses by rate, made to rise: pool adjacent violators, weighted by requests. Sorted by rate, one entry
-// each.
-struct Share {
-  double rate, share, weight;
-};
-std::vector<Share> rising(const std::vector<Probe>& probes);
-
-// Where the rising shares cross `allowed`, by linear interpolation over log rate, half way where the upper one is 1;
-// between low and high.
-double crossing(const std::vector<Share>& shares, double allowed, double low, double high);
 
 // Whether the number of requests in flight grows without end: over the second half of the samples its slope is certain
 // (t > 4) and the wait that it stands for, by Little's law, is beyond `wait` seconds. Samples by time.

@@ -101,25 +101,6 @@ TEST(Search, TooFewToVerifyIsRefused) {
   EXPECT_THROW(search_rate({.allowed = 0.01, .verify_requests = 100}, [](double, int64_t) { return Probe{}; }), Error);
 }
 
-TEST(Search, RisingPoolsWhatFalls) {
-  const auto shares =
-      rising({probe_of(4, 100, 0.2), probe_of(1, 100, 0.1), probe_of(2, 100, 0), probe_of(2, 100, 0.2)});
-  ASSERT_EQ(shares.size(), 3);
-  EXPECT_NEAR(shares[0].share, 0.1, 1e-12);
-  EXPECT_NEAR(shares[1].share, 0.1, 1e-12);
-  EXPECT_NEAR(shares[2].share, 0.2, 1e-12);
-  const auto pooled = rising({probe_of(1, 100, 0.3), probe_of(2, 300, 0.1)});
-  EXPECT_NEAR(pooled[0].share, 0.15, 1e-12);
-  EXPECT_NEAR(pooled[1].share, 0.15, 1e-12);
-}
-
-TEST(Search, CrossingIsBetweenItsNeighbours) {
-  const std::vector<Share> shares = {{1, 0, 1}, {4, 0.2, 1}, {8, 1, 1}};
-  EXPECT_NEAR(crossing(shares, 0.1, 1, 8), 2, 1e-12);
-  EXPECT_EQ(crossing(shares, 0.1, 3, 8), 3);
-  EXPECT_NEAR(crossing({{2, 0, 1}, {8, 1, 1}}, 0.1, 1, 16), 4, 1e-12);
-}
-
 TEST(Search, OverSaturationIsAQueueThatGrows) {
   std::vector<InFlight> growing, steady;
   for (int i = 0; i < 200; ++i) {
