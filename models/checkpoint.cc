@@ -1,6 +1,7 @@
 #include "models/checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "core/check.h"
 #include "core/file.h"
@@ -130,6 +132,29 @@ Checkpoint::Checkpoint(const std::string& folder, const ModelSpec& spec) : folde
   for (const auto& [name, file] : indexed)
     require(found.count(name), index, ": tensor ", name, " is not in ", file, ", which it names");
   account(spec);
+}
+
+Sha256::Digest Checkpoint::digest() const {
+  std::vector<std::pair<std::string_view, const Tensor*>> tensors;
+  for (const Safetensors& file : files_)
+    for (const auto& [name, tensor] : file.tensors()) tensors.emplace_back(name, &tensor);
+  std::sort(tensors.begin(), tensors.end());  // however they are spread over files
+  std::vector<Sha256::Digest> digests(tensors.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < tensors.size(); i = next++) {
+      const auto& [name, tensor] = tensors[i];
+      Sha256 sha;
+      sha.add(std::string(name)).add(std::string(name_of(tensor->dtype))).add(tensor->shape_string());
+      digests[i] = sha.add(tensor->data, static_cast<size_t>(tensor->bytes())).digest();
+    }
+  };
+  {
+    std::vector<std::jthread> threads(std::thread::hardware_concurrency());
+    for (std::jthread& thread : threads) thread = std::jthread(work);
+    work();
+  }
+  return Sha256().add(digests.data(), digests.size() * sizeof(digests[0])).digest();
 }
 
 void Checkpoint::account(const ModelSpec& spec) {

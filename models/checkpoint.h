@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/safetensors.h"
+#include "core/sha256.h"
 #include "models/spec.h"
 
 namespace hypic {
@@ -17,8 +18,10 @@ class Checkpoint {
   // of an unsupported dtype; a tensor that is no part of the model.
   Checkpoint(const std::string& folder, const ModelSpec& spec);
 
-  // What changes when a file does: sizes and times.
+  // What changes when a file does: sizes and times. Cheap, and of this machine alone.
   const std::string& stamp() const { return stamp_; }
+  // Of what the files hold, wherever they lie: every tensor's name, dtype, shape and bytes. Reads all of them.
+  Sha256::Digest digest() const;
   // Of all files.
   int64_t tensor_count() const { return tensor_count_; }
 

@@ -218,6 +218,23 @@ TEST_F(Checkpoints, MayBeSharded) {
   EXPECT_NE(Model::open(*backend, folder).identity(), before);
 }
 
+// Copies and shards of one are the same; one bit is another.
+TEST_F(Checkpoints, AreKnownByWhatTheyHold) {
+  const ModelSpec spec = write(config_of("qwen3_5_moe_text")).spec();
+  const auto digest = [&](const std::string& from) { return Checkpoint(from, spec).digest(); };
+  const Sha256::Digest whole = digest(folder);
+  const std::string copy = folder + "-copy";
+  fs::copy(folder, copy);
+  EXPECT_EQ(digest(copy), whole);
+  fs::remove_all(copy);
+  shard(3);
+  EXPECT_EQ(digest(folder), whole);
+  Tensors first = read_file(folder + "/model-0.safetensors");
+  first.begin()->second.second.back() ^= 1;
+  write_file(folder + "/model-0.safetensors", first);
+  EXPECT_NE(digest(folder), whole);
+}
+
 TEST_F(Checkpoints, IgnoreWhatTextModelsDoNotUse) {
   const std::map<std::string, std::vector<std::string>> ignored = {
       {"qwen3_5_text",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "models/checkpoint.h"
 #include "serving/residue_format.h"
 
 namespace hypic {
@@ -27,11 +28,11 @@ Sha256::Digest WorkerIdentity::digest() const {
   return Sha256().add(weights).add(config).add(backend).add(numerics).add(mode).digest();
 }
 
-WorkerIdentity identity_of(const Model& model, const Mode& mode, const std::string& key) {
+WorkerIdentity identity_of(const std::string& source, const Model& model, const Mode& mode, const std::string& key) {
   const Backend& backend = model.backend();
   const ModelSpec& spec = model.spec();
   return {.model = is_random(model.identity()) ? model.identity() : spec.name,
-          .weights = digest_of(model.identity()),
+          .weights = is_random(source) ? digest_of(model.identity()) : hex(Checkpoint(source, spec).digest()),
           .config = digest_of(spec.config),
           .backend =
               str(backend.name(), " (", name_of(backend.compute_dtype()), ", ", name_of(backend.state_dtype()), ")"),
@@ -67,7 +68,7 @@ std::string difference(const WorkerIdentity& ours, const WorkerIdentity& theirs)
     return differ("--backend", ours.backend, theirs.backend);
   if (!ours.key.empty() && ours.key != theirs.key) return differ("--key-file", ours.key, theirs.key);
   if (!ours.weights.empty() && ours.weights != theirs.weights)
-    return differ_in_digest("the weights of --model (path, sizes and times of its files)", ours.weights,
+    return differ_in_digest("the weights of --model", ours.weights,
                             theirs.weights);
   return {};
 }

@@ -14,16 +14,19 @@ namespace {
 TEST(WorkerIdentity, SaysWhatDiffers) {
   const auto narrow = reference::make_cpu_backend(), wide = reference::make_cpu64_backend();
   const Mode mode = mode_named("transition_rope_seam");
-  const auto of = [&](const char* name, const Mode& mode) { return identity_of(Model::open(*narrow, name), mode); };
+  const auto of = [&](const char* name, const Mode& mode) {
+    return identity_of(name, Model::open(*narrow, name), mode);
+  };
   const WorkerIdentity ours = of("random:qwen3.5-tiny:7", mode);
   EXPECT_EQ(difference(ours, of("random:qwen3.5-tiny:7", mode)), "");
   EXPECT_EQ(difference(ours, of("random:qwen3.5-tiny:7", mode_named("transition"))),
             "differs in --mode: ours transition_rope_seam, theirs transition");
   EXPECT_EQ(difference(ours, of("random:qwen3.5-tiny", mode)),
             "differs in --model: ours random:qwen3.5-tiny:7, theirs random:qwen3.5-tiny:0");
-  EXPECT_EQ(difference(ours, identity_of(Model::open(*wide, "random:qwen3.5-tiny:7"), mode)),
+  EXPECT_EQ(difference(ours, identity_of("random:qwen3.5-tiny:7", Model::open(*wide, "random:qwen3.5-tiny:7"), mode)),
             "differs in --backend: ours cpu (float32, float32), theirs cpu64 (float64, float64)");
-  const WorkerIdentity keyed = identity_of(Model::open(*narrow, "random:qwen3.5-tiny:7"), mode, "a shared secret");
+  const WorkerIdentity keyed =
+      identity_of("random:qwen3.5-tiny:7", Model::open(*narrow, "random:qwen3.5-tiny:7"), mode, "a shared secret");
   EXPECT_EQ(difference(ours, keyed), "differs in --key-file: ours none, theirs " + keyed.key);
   EXPECT_EQ(keyed.key.find("secret"), std::string::npos);
   WorkerIdentity theirs = ours;
@@ -42,12 +45,13 @@ TEST(WorkerIdentity, OfARouterIsThatOfItsWorkers) {
   const Mode mode = mode_named("transition_rope_seam");
   for (const char* name : {"random:qwen3.5-tiny", "random:qwen3.5-tiny:7", "datasets/models/tiny-qwen3.5"}) {
     const WorkerIdentity router = identity_of(name, spec_of(name), mode);
-    EXPECT_EQ(difference(router, identity_of(Model::open(*backend, name), mode)), "");
-    const WorkerIdentity other = identity_of(Model::open(*backend, "random:kimi-linear-48b-a3b-tiny"), mode);
+    EXPECT_EQ(difference(router, identity_of(name, Model::open(*backend, name), mode)), "");
+    const WorkerIdentity other =
+        identity_of("random:kimi-linear-48b-a3b-tiny", Model::open(*backend, "random:kimi-linear-48b-a3b-tiny"), mode);
     EXPECT_NE(difference(router, other), "");
   }
   const char folder[] = "datasets/models/tiny-qwen3.5";
-  WorkerIdentity theirs = identity_of(Model::open(*backend, folder), mode);
+  WorkerIdentity theirs = identity_of(folder, Model::open(*backend, folder), mode);
   theirs.config[0] ^= 1;
   EXPECT_TRUE(difference(identity_of(folder, spec_of(folder), mode), theirs)
                   .starts_with("differs in the config.json of --model: ours tiny-qwen3.5 ("));
@@ -56,8 +60,8 @@ TEST(WorkerIdentity, OfARouterIsThatOfItsWorkers) {
 // Each part alone makes other names in a shared store; which name the model goes by does not.
 TEST(WorkerIdentity, DigestsHoldAllButTheName) {
   const auto backend = reference::make_cpu_backend();
-  const WorkerIdentity one =
-      identity_of(Model::open(*backend, "random:qwen3.5-tiny"), mode_named("transition_rope_seam"));
+  const WorkerIdentity one = identity_of("random:qwen3.5-tiny", Model::open(*backend, "random:qwen3.5-tiny"),
+                                         mode_named("transition_rope_seam"));
   WorkerIdentity other = one;
   other.model = "another name";
   other.key = "another key";

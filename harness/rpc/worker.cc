@@ -93,7 +93,7 @@ int work(Options& options) {
   std::optional<ScatterWorker> scatter;
   std::optional<CombineWorker> combine;
   std::optional<TcpReceiver> receiver;
-  WorkerServerOptions server{.address = options.listen, .identity = identity_of(model, mode, key), .tls = tls};
+  WorkerServerOptions server{.address = options.listen, .identity = identity_of(path, model, mode, key), .tls = tls};
   if (role == Role::scatter) {
     scatter.emplace(
         engine, model, transports,
