@@ -127,11 +127,13 @@ start one worker --role scatter --model $model --listen "$one"
 start combine worker --role combine --model $model --listen "$combine"
 wait_until_ready "$router"
 same 8
-# Every address of a name.
-start named router --model $model --port 0 --combine "dns:localhost:${combine##*:}" --scatter "dns:localhost:${one##*:}"
-router=$address
-wait_until_ready "$router"
-same 9
+# Every address of a name, where there are names.
+if getent hosts localhost >/dev/null; then
+  start named router --model $model --port 0 --combine "dns:localhost:${combine##*:}" --scatter "dns:localhost:${one##*:}"
+  router=$address
+  wait_until_ready "$router"
+  same 9
+fi
 start other router --model $model --mode transition --port 0 --combine "$combine"
 router=$address
 wait_for_reason "($combine: differs in --mode: ours transition, theirs transition_rope_seam)"
