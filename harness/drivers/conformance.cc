@@ -199,8 +199,13 @@ std::vector<Case> selected(const Selection& s, const DriverContext& context) {
         (s.families.empty() || (!c.family.empty() && among(s.families, c.family))) &&
         std::regex_search(c.name, filter) && offered(s, c))
       cases.push_back(c);
-  require(!cases.empty(), "no case's name matches \"", s.filter, "\"",
-          kernel_process::library().empty() ? "" : " among those of what the kernel offers");
+  const auto asked = [](const char* of, const std::vector<std::string>& names) {
+    return names.empty() ? std::string() : of + joined(names);
+  };
+  require(!cases.empty(), "no case", asked(" of family ", s.families), asked(" of operation ", s.ops),
+          s.filter.empty() ? "" : " has a name that matches \"" + s.filter + "\"",
+          kernel_process::library().empty() ? "" : " among those of what the kernel offers",
+          s.filter.empty() ? "; --list shows them" : "");
   return cases;
 }
 

@@ -55,7 +55,6 @@ struct Shape {
   static constexpr int kParts = kProduct == Product::gated ? 2 : 1;
   static constexpr int kColumns = Wide::kColumns / kParts;  // of the result, in a tile
   static constexpr int kGroupColumns = kColumns / 2;        // in one group that multiplies
-  static constexpr int kWarpColumns = kGroupColumns / 4;
   static constexpr bool kGathers = kProduct != Product::down;
   // At a full stage: who asks for copies by TMA, and those who gather.
   static constexpr int kFullArrivals = kGathers ? 1 + kFetchers : 1;
