@@ -9,8 +9,10 @@
 #include "harness/cases/broken.h"
 #include "harness/kernel_process.h"
 #include "kernels/cuda_backend.h"
+#include "kernels/nccl_links.h"
 #include "kernels/plugin/plugin_backend.h"
 #include "reference/cpu_backend.h"
+#include "reference/socket_links.h"
 
 namespace hypic {
 namespace {
@@ -59,6 +61,13 @@ std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::s
   const auto options = cuda_options(name);
   require(options.has_value(), name, ": takes no part in tensor parallelism; cpu, cpu64, cuda, cuda32 do");
   return cuda::make_cuda_ranks(*options, devices);
+}
+
+std::unique_ptr<Links> make_links(const std::string& name) {
+  if (name == "cpu" || name == "cpu64") return reference::make_socket_links();
+  const auto options = cuda_options(name);
+  require(options.has_value(), name, ": has no links to other devices; cpu, cpu64, cuda, cuda32 do");
+  return cuda::make_nccl_links(options->device);
 }
 
 std::string on_rung(const std::string& backend, const std::string& rung) {

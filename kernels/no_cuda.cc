@@ -3,6 +3,7 @@
 
 #include "core/check.h"
 #include "kernels/cuda_backend.h"
+#include "kernels/nccl_links.h"
 #include "kernels/replay.h"
 
 namespace hypic::cuda {
@@ -15,6 +16,8 @@ std::vector<std::unique_ptr<Backend>> make_cuda_ranks(const CudaOptions& options
   make_cuda_backend(options);
   return {};
 }
+
+std::unique_ptr<Links> make_nccl_links(int) { fail("built without CUDA: no links of NCCL"); }
 
 void* stream_of(const Backend&) { return nullptr; }
 

@@ -11,6 +11,8 @@
 
 #include "core/check.h"
 #include "reference/cpu_backend.h"
+#include "reference/socket_links.h"
+#include "serving/faulty_links.h"
 #include "serving/local_peers.h"
 #include "serving/tcp_transport.h"
 
@@ -27,6 +29,11 @@ struct Chances {
   int drop = 0, twice = 0, cut = 0, late = 0, replay = 0, broken = 0;  // of packets
   int refuse = 0, hang = 0, silent = 0, slow = 0;                      // of prefills
   int lose = 0;                                                        // of calls to who combines
+};
+
+// The same of links, which threads of their own make.
+struct LinkChances {
+  std::atomic<int> hang = 0, broken = 0, damage = 0, cut = 0;
 };
 
 class Dice {
@@ -177,11 +184,21 @@ struct Answer {
   std::string error;
 };
 
+Tokens random_tokens(int n, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Tokens tokens(n);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 500);
+  return tokens;
+}
+
 // Over which way residues go.
 struct Way {
-  bool tcp, windows;
+  bool tcp, windows, links = false;
+  std::string name() const {
+    return str(tcp ? "tcp" : "in process", windows ? ", windows" : "", links ? ", links" : "");
+  }
 };
-constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}, {true, true, true}};
 
 class Cluster {
  public:
@@ -189,17 +206,23 @@ class Cluster {
     int scatter = 2;
     bool tcp = false;
     bool windows = false;  // device to device
+    bool links = false;    // over links, with tcp and windows
     int64_t operators = 24;
     Policy policy = Policy::round_robin;  // so that every worker takes part
-    std::chrono::milliseconds patience = 60ms;
+    std::chrono::milliseconds patience = 60ms, link_patience = 60ms;
     ResidueStore* store = nullptr;
   };
   explicit Cluster(const Options& options, uint64_t seed = 1)
       : options_(options), dice_(seed), combine_(options.operators) {
     if (options.tcp) {
-      tcp_ = std::make_unique<TcpTransports>(TcpOptions{.connect_timeout = 500ms,
-                                                        .send_timeout = 500ms,
-                                                        .device = options.windows ? combine_.backend.get() : nullptr});
+      const bool opens = options.windows && !options.links;
+      tcp_ = std::make_unique<TcpTransports>(
+          TcpOptions{.connect_timeout = 500ms,
+                     .send_timeout = 500ms,
+                     .device = opens ? combine_.backend.get() : nullptr,
+                     .links = options.links ? &links_ : nullptr,
+                     .link_patience = {.connect = 500ms, .progress = options.link_patience},
+                     .ask_again = 5ms});
       inner_ = tcp_.get();
     } else {
       inner_ = &local_;
@@ -211,7 +234,11 @@ class Cluster {
                                                            .patience = options.patience});
     worker_->scheduler().wait_until_warm();
     if (options.tcp) {
-      receiver_ = std::make_unique<TcpReceiver>(worker_->sink(), "127.0.0.1", 0, TcpOptions{.rest = 20ms});
+      receiver_ = std::make_unique<TcpReceiver>(
+          worker_->sink(), "127.0.0.1", 0,
+          TcpOptions{.rest = 20ms,
+                     .links = options.links ? &combine_links_ : nullptr,
+                     .link_patience = {.connect = 500ms, .progress = options.link_patience}});
       address_ = str("127.0.0.1:", receiver_->port());
     } else {
       address_ = "combine";
@@ -245,6 +272,20 @@ class Cluster {
       router->up(router->add_scatter(str("scatter ", i), std::make_shared<FaultyScatter>(*scatter_[i], dice_, chances)),
                  {.incarnation = 1});
     positions_.assign(1 + scatter_.size(), 0);
+  }
+
+  // Asks until residues go by it; nothing is cached afterwards.
+  void wait_for_link() {
+    const int64_t before = inbox().counters().landed;
+    for (uint64_t i = 0; inbox().counters().landed == before; ++i) {
+      ASSERT_LT(i, 1000);
+      Request request{.max_tokens = 1, .logits = false};
+      for (uint64_t segment = 0; segment < 3; ++segment)
+        request.segments.push_back(random_tokens(20, 1000 + 3 * i + segment));
+      request.segments.push_back(random_tokens(4, 99));
+      EXPECT_EQ(run(request).status, 200);
+    }
+    router->flush();
   }
 
   // What workers would say over the control plane.
@@ -284,6 +325,7 @@ class Cluster {
   CombineWorker& combine_worker() { return *worker_; }
 
   Chances chances;
+  LinkChances link_chances;
   std::unique_ptr<Router> router;
 
  private:
@@ -294,6 +336,16 @@ class Cluster {
   std::condition_variable ended_;
   Machine combine_;
   std::vector<std::unique_ptr<Machine>> machines_;
+  LinkFault link_fault(bool connecting) {
+    if (dice_(link_chances.hang)) return LinkFault::hangs;
+    if (dice_(link_chances.broken)) return LinkFault::breaks;
+    if (connecting) return LinkFault::none;
+    if (dice_(link_chances.damage)) return LinkFault::damages;
+    return dice_(link_chances.cut) ? LinkFault::shortens : LinkFault::none;
+  }
+  FaultyLinks links_{reference::make_socket_links(), [this](bool connecting) { return link_fault(connecting); }};
+  FaultyLinks combine_links_{reference::make_socket_links(),
+                             [this](bool connecting) { return link_fault(connecting); }};
   InProcessTransports local_;
   std::unique_ptr<TcpTransports> tcp_;
   Transports* inner_ = nullptr;
@@ -304,13 +356,6 @@ class Cluster {
   std::vector<std::unique_ptr<ScatterWorker>> scatter_;
   std::vector<uint64_t> positions_;
 };
-
-Tokens random_tokens(int n, uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  Tokens tokens(n);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 500);
-  return tokens;
-}
 
 Request request_of(std::mt19937_64& rng) {
   Request request{.logits = false};
@@ -343,23 +388,26 @@ class Alone {
 
 TEST(Cluster, AnswersAsOneWorkerDoes) {
   Alone alone;
-  for (const auto& [tcp, windows] : kWays) {
-    SCOPED_TRACE(str(tcp ? "tcp" : "in process", windows ? ", windows" : ""));
-    Cluster cluster({.tcp = tcp, .windows = windows, .patience = 5s});
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name());
+    Cluster cluster({.tcp = way.tcp, .windows = way.windows, .links = way.links, .patience = 5s, .link_patience = 5s});
     const Request request = cold_request(6);
+    if (way.links) cluster.wait_for_link();
+    const RouterCounters before = cluster.router->counters();
+    const InboxCounters came = cluster.inbox().counters();
     const Answer answer = cluster.run(request);
     EXPECT_EQ(answer.status, 200) << answer.error;
     EXPECT_EQ(answer.tokens, alone(request));
     const RouterCounters counters = cluster.router->counters();
-    EXPECT_EQ(counters.own, 2);  // three take turns, one of them combines
+    EXPECT_EQ(counters.own - before.own, 2);  // three take turns, one of them combines
     EXPECT_EQ(counters.recomputed, 0);
-    EXPECT_EQ(cluster.inbox().counters().complete, 4);
-    EXPECT_EQ(cluster.inbox().counters().landed, windows ? 4 : 0);
+    EXPECT_EQ(cluster.inbox().counters().complete - came.complete, 4);
+    EXPECT_EQ(cluster.inbox().counters().landed - came.landed, way.windows ? 4 : 0);
     EXPECT_EQ(cluster.restarts(), 0);
     cluster.tell();  // all of it is with who combines now
     EXPECT_EQ(cluster.run(request).tokens, answer.tokens);
-    EXPECT_EQ(cluster.router->counters().held, 6);
-    EXPECT_EQ(cluster.inbox().counters().opened, 4);
+    EXPECT_EQ(cluster.router->counters().held - before.held, 6);
+    EXPECT_EQ(cluster.inbox().counters().opened - came.opened, 4);
   }
 }
 
@@ -453,6 +501,30 @@ TEST(Cluster, EveryFaultAloneIsAnswered) {
     }
 }
 
+TEST(Cluster, EveryFaultOfALinkIsAnsweredAndTheLinkIsMadeAgain) {
+  Alone alone;
+  const Request request = cold_request(6);
+  const Tokens expected = alone(request);
+  for (std::atomic<int> LinkChances::*fault :
+       {&LinkChances::hang, &LinkChances::broken, &LinkChances::damage, &LinkChances::cut}) {
+    Cluster cluster({.tcp = true, .windows = true, .links = true, .patience = 5s, .link_patience = 100ms});
+    cluster.wait_for_link();
+    const InboxCounters before = cluster.inbox().counters();
+    cluster.link_chances.*fault = 1000;
+    for (int i = 0; i < 3; ++i) {
+      const Answer answer = cluster.run(request);
+      EXPECT_EQ(answer.status, 200) << answer.error;
+      EXPECT_EQ(answer.tokens, expected);
+      cluster.router->flush();
+    }
+    EXPECT_GT(cluster.inbox().counters().failed, before.failed);
+    EXPECT_EQ(cluster.inbox().counters().landed, before.landed);
+    cluster.link_chances.*fault = 0;
+    cluster.wait_for_link();
+    EXPECT_EQ(cluster.run(request).tokens, expected);
+  }
+}
+
 TEST(Cluster, KeysGuardTheWayOfResidues) {
   struct Sink final : PacketSink {
     void take(const Packet& packet) override { taken += packet.bytes.size(); }
@@ -538,9 +610,9 @@ TEST(Cluster, ARequestOutlivesItsRouterNowhere) {
 TEST(Cluster, TokensNeverDependOnFaults) {
   Alone alone;
   constexpr int kRequests = 120, kAtOnce = 8;
-  for (const auto& [tcp, windows] : kWays) {
-    SCOPED_TRACE(str(tcp ? "tcp" : "in process", windows ? ", windows" : ""));
-    Cluster cluster({.tcp = tcp, .windows = windows, .operators = 20}, 5);
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name());
+    Cluster cluster({.tcp = way.tcp, .windows = way.windows, .links = way.links, .operators = 20}, 5);
     cluster.chances = {.drop = 20,
                        .twice = 150,
                        .cut = 10,
@@ -552,6 +624,10 @@ TEST(Cluster, TokensNeverDependOnFaults) {
                        .silent = 50,
                        .slow = 20,
                        .lose = 40};
+    cluster.link_chances.hang = 3;
+    cluster.link_chances.broken = 10;
+    cluster.link_chances.damage = 20;
+    cluster.link_chances.cut = 3;
     std::mt19937_64 rng(7);
     int answered = 0, refused = 0;
     for (int begin = 0; begin < kRequests; begin += kAtOnce) {

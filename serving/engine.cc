@@ -399,7 +399,7 @@ bool Engine::evict_one() {
 }
 
 void Engine::receive_from(ResidueSource* source) {
-  HYPIC_CHECK(!source || model_.spec().ranks == 1, "residues of a tensor-parallel group from elsewhere");
+  if (source) of_one_rank(model_);
   source_ = source;
 }
 

@@ -148,7 +148,7 @@ class Engine {
   // Where run and submit ask for the residues that are not cached, from now on; nullptr: nowhere. What comes from there
   // is placed layer by layer, while the forward that needs it runs; what does not come after all is computed here, and
   // the prompts that are under way with it begin anew. Answers never depend on it. It outlives what was submitted.
-  // Not in a tensor-parallel group.
+  // Error: in a tensor-parallel group.
   void receive_from(ResidueSource* source);
   int64_t restarts() const { return restarts_; }  // for what did not come
 

@@ -7,7 +7,9 @@
 #include <stdexcept>
 
 #include "reference/cpu_backend.h"
+#include "serving/combine_worker.h"
 #include "serving/engine.h"
+#include "serving/scatter_worker.h"
 #include "serving/small_model.h"
 
 namespace hypic {
@@ -202,6 +204,33 @@ TEST(EngineRanks, RefuseTiersBelowTheDevice) {
   EngineOptions options = kOptions;
   options.cache.host_bytes = 1 << 20;
   EXPECT_THROW(Group(small_spec(), 2, options), Error);
+}
+
+// An inbox would fill the first rank's slots alone, and who scatters would send the first rank's part.
+TEST(EngineRanks, AreNoWorkersOfSegmentParallelism) {
+  Group two(small_spec(), 2);
+  const Mode& mode = mode_named("transition_rope_seam");
+  const auto refused = [](const auto& make) -> std::string {
+    try {
+      make();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing is refused";
+  };
+  const std::string why =
+      "residues travel whole between workers, and of this model each of 2 tensor-parallel ranks has a part: a worker "
+      "takes one rank";
+  Metrics metrics;
+  InProcessTransports transports;
+  EXPECT_EQ(refused([&] { CombineWorker(two.engine, two.model, metrics, {.mode = mode}, {}); }), why);
+  EXPECT_EQ(refused([&] { ScatterWorker(two.engine, two.model, transports, {.mode = mode}); }), why);
+  struct Nowhere final : ResidueSource {
+    std::unique_ptr<Arrival> accept(const Tokens&, int32_t, int32_t, const Placement&) override { return nullptr; }
+  } nowhere;
+  EXPECT_EQ(refused([&] { two.engine.receive_from(&nowhere); }), why);
+  EXPECT_NO_THROW(two.engine.receive_from(nullptr));
+  EXPECT_EQ(two.engine.run({{prompt(), 1}}, mode).responses.size(), 1u);
 }
 
 TEST(RankThreads, TellTheCauseAndNotWhoWasLostForIt) {

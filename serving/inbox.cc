@@ -102,7 +102,7 @@ struct Inbox::Transfer {
 };
 
 Inbox::Inbox(const Model& model, const Pools& pools, const Mode& mode, const InboxOptions& options)
-    : model_(model),
+    : model_(of_one_rank(model)),
       pools_(pools),
       mode_(mode),
       options_(options),

@@ -41,6 +41,7 @@ struct InboxCounters {
 class Inbox final : public PacketSink, public ResidueSource {
  public:
   // Residues of this model and mode, to slots of these pools. OutOfMemory: the device has not as much.
+  // Error: a tensor-parallel group.
   Inbox(const Model& model, const Pools& pools, const Mode& mode, const InboxOptions& options);
 
   // From now on packets with this number and the generation returned are taken; 0: there is no room. A number that is

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "models/model.h"
 #include "serving/planner.h"
 #include "serving/residue_format.h"
 
@@ -40,6 +41,10 @@ class ResidueSink {
   // This layer of all that were not cached is enqueued.
   virtual void after(int layer) = 0;
 };
+
+// The model itself. Error: it is one of several tensor-parallel ranks, each of which would have a part of every
+// residue.
+const Model& of_one_rank(const Model& model);
 
 // The tensors of one layer of a residue, K, V before the operator's, each as in ResidueLayout::sections.
 using LayerSections = std::vector<Section>;

@@ -42,10 +42,12 @@ void put_checksum(Head& head, const uint8_t* bytes, const std::string& key) {
 void check_bounds(const Head& head) {
   require(head.magic == kMagic, "this is no packet of a residue");
   require(head.version == kVersion, "packets have version ", head.version, ", this program reads ", kVersion);
-  require(head.kind <= static_cast<uint8_t>(Packet::Kind::release) && head.keyed <= 1,
+  require(head.kind <= static_cast<uint8_t>(Packet::Kind::unlink) && head.keyed <= 1,
           "a packet of an unknown kind, ", int{head.kind});
   require(head.kind != static_cast<uint8_t>(Packet::Kind::landed) || head.size == kChecksumBytes,
           "a packet without the checksum of its layer");
+  require(head.kind != static_cast<uint8_t>(Packet::Kind::crosses) || head.size == sizeof(Crossing),
+          "a packet that does not say what comes over the link");
   require(head.size <= kMaxPacketBytes, "a packet of ", head.size, " bytes, at most ", kMaxPacketBytes);
   require(0 <= head.layer && head.layer < kMostLayers, "a packet of layer ", head.layer);
 }

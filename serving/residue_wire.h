@@ -14,8 +14,8 @@ namespace hypic {
 
 class Event;
 
-// Consecutive bytes of one layer of one residue, or what is said about it. Of the last three see serving/transport.h,
-// Window.
+// Consecutive bytes of one layer of one residue, or what is said about it. Of `landed` and all below see
+// serving/transport.h, Window, and core/pair_link.h.
 struct Packet {
   enum class Kind : uint8_t {
     data,
@@ -24,6 +24,10 @@ struct Packet {
     ask,      // for a window; offset: its bytes
     window,   // the answer; offset: where in the shared memory that `bytes` names; no bytes: there is none
     release,  // nothing more is written to the window
+    link,     // a link is asked for, by a number in place of the transfer's: the sender's device; the answer: what the
+              // sender joins it by
+    crosses,  // this layer comes over the link, as the next: Crossing
+    unlink,   // there is no link of this number, or no longer: why, as text
   };
   Kind kind = Kind::data;
   uint64_t transfer = 0;    // which residue; numbers of the router
@@ -36,6 +40,11 @@ struct Packet {
 };
 
 inline constexpr size_t kChecksumBytes = sizeof(uint64_t);
+
+// The bytes of `crosses`, whose offset is that in the window.
+struct Crossing {
+  uint64_t checksum, bytes;
+};
 
 inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;
 

@@ -121,6 +121,12 @@ TEST(ResidueWire, ALayerLandsWithItsChecksum) {
   EXPECT_THROW(fed(decoder, frame_of({.kind = Packet::Kind::landed, .bytes = bytes_of(7, 1)})), Error);
 }
 
+TEST(ResidueWire, ALayerThatCrossesSaysWhatItIs) {
+  PacketDecoder decoder;
+  EXPECT_EQ(fed(decoder, frame_of({.kind = Packet::Kind::crosses, .bytes = bytes_of(16, 1)})).size(), 1u);
+  EXPECT_THROW(fed(decoder, frame_of({.kind = Packet::Kind::crosses, .bytes = bytes_of(8, 1)})), Error);
+}
+
 TEST(ResidueWire, ATruncatedStreamIsNotAtItsEnd) {
   const auto bytes = bytes_of(10, 1);
   const auto frame = frame_of({.bytes = bytes});

@@ -28,8 +28,8 @@ struct ScatterWorker::Group {
     std::vector<Waiting> wanted;
     int64_t tokens = 0;
     std::vector<LayerSections> layers, device_form;
-    std::vector<int64_t> begins;  // by layer, and the end
-    HostArena::Range staging;     // until the group is sent and kept; empty: no packets are made of it
+    std::vector<int64_t> begins;      // by layer, and the end
+    HostArena::Range staging;         // until the group is sent and kept; empty: no packets are made of it
     ByteArena::Range device_staging;  // of what goes to windows; empty: nothing does
     bool cached = false;
     size_t sent = 0;  // layers
@@ -103,7 +103,7 @@ class ScatterWorker::Sink final : public ResidueSink {
 
 ScatterWorker::ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options)
     : engine_(engine),
-      model_(model),
+      model_(of_one_rank(model)),
       transports_(transports),
       options_(options),
       layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full),
@@ -391,7 +391,7 @@ void ScatterWorker::send(const Sending& sending) {
   each([&](const Group::One&, const Waiting& waiting, Transport&, const Packet&) {
     (waiting.window ? windows : packets) = true;
   });
-  std::vector<BytesCopy> sent;  // to windows of other processes
+  std::vector<BytesCopy> sent;  // to windows of other processes, or to be
   std::vector<uint64_t> sums;   // and their checksums
   std::map<std::pair<const Waiting*, int32_t>, size_t> which;
   try {
@@ -400,8 +400,9 @@ void ScatterWorker::send(const Sending& sending) {
       each([&](const Group::One& one, const Waiting& waiting, Transport&, const Packet&) {
         if (!waiting.window) return;
         layers(one, [&](int32_t layer, int64_t begin, int64_t size) {
-          const BytesCopy copy{waiting.window->data + begin, one.device_staging.data() + begin, size};
-          copies_->copy(copy);
+          uint8_t* const to = waiting.window->data;
+          const BytesCopy copy{to ? to + begin : nullptr, one.device_staging.data() + begin, size};
+          if (to) copies_->copy(copy);
           if (waiting.window->same_process) return;
           which[{&waiting, layer}] = sent.size();
           sent.push_back(copy);
@@ -442,12 +443,18 @@ void ScatterWorker::send(const Sending& sending) {
       });
     } else if (!waiting.window->same_process) {
       packet.kind = Packet::Kind::landed;
-      layers(one, [&](int32_t layer, int64_t, int64_t) {
+      layers(one, [&](int32_t layer, int64_t begin, int64_t size) {
         packet.layer = layer;
         packet.bytes = {reinterpret_cast<const uint8_t*>(&sums[which.at({&waiting, layer})]), kChecksumBytes};
-        way.send(packet);
+        if (waiting.window->data)
+          way.send(packet);
+        else
+          waiting.window->put(packet, begin, one.device_staging.data() + begin, size);
       });
     }
+  });
+  each([](const Group::One&, const Waiting& waiting, Transport&, const Packet&) {
+    if (waiting.window && !waiting.window->data) waiting.window->flush();
   });
   // Windows and what is copied to them go when nothing is under way any more.
   if (copies_ && (ends || !error.empty())) {

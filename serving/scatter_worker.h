@@ -64,7 +64,7 @@ struct PrefillReport {
 class ScatterWorker {
  public:
   // Starts two threads, one that computes and one that sends. The engine is this worker's alone until its end.
-  // OutOfMemory: the device has not as much.
+  // OutOfMemory: the device has not as much. Error: a tensor-parallel group.
   ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options);
   // What waits is answered with an error; what is being computed is sent.
   ~ScatterWorker();

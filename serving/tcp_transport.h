@@ -1,5 +1,6 @@
-// Packets over TCP, from host memory to host memory; or, between processes of one machine, windows of the receiver's
-// device, which the sender opens and writes to, and packets that say what has landed. Without a key, whoever reaches
+// Packets over TCP, from host memory to host memory; or windows of the receiver's device and packets that say what has
+// landed in them: between processes of one machine the sender opens and writes to them, over a link both devices move
+// what packets announce. Without a key, whoever reaches
 // the port may send; what nobody waits for is dropped, and a transfer's generation is a number that only its router and
 // its sender know. Not encrypted.
 #pragma once
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "serving/transport.h"
+#include "serving/watched_link.h"
 
 namespace hypic {
 
@@ -28,9 +30,13 @@ struct TcpOptions {
   // After a sender has ended with windows, for copies that its device may still be at.
   std::chrono::milliseconds rest{1'000};
   int64_t max_connections = 256;  // of a receiver; more are closed at once
-  // Of a sender: by which it opens windows; null: it asks for none. It outlives the transports.
+  // Of a sender: by which it opens windows; null: it opens none. It outlives the transports.
   Backend* device = nullptr;
-  std::string key = {};  // that both ends share (frame_of); empty: none
+  // Of both, in place of `device`: what makes links; null: none. It outlives transports and receiver.
+  Links* links = nullptr;
+  LinkPatience link_patience = {};
+  std::chrono::milliseconds ask_again{30'000};  // of a sender that could have no windows, or whose link broke
+  std::string key = {};                         // that both ends share (frame_of); empty: none
   // Of a sender: hears which way residues go, and why not by windows. Of a receiver: what is wrong with packets that it
   // gets, from its threads, each reason once in a row. May be empty.
   std::function<void(const std::string&)> say = {};
@@ -62,6 +68,7 @@ class TcpReceiver {
 
  private:
   struct Connection;
+  class LinkEnd;
   void accept();
   void serve(Connection& connection);
   void say(const std::string& why);
@@ -72,7 +79,7 @@ class TcpReceiver {
   uint16_t port_ = 0;
   std::atomic<bool> ends_ = false;
   std::mutex mutex_;
-  std::string said_;  // under the mutex
+  std::string said_;                                    // under the mutex
   std::list<std::unique_ptr<Connection>> connections_;  // of the accepting thread
   std::thread thread_;
 };

@@ -14,14 +14,19 @@
 namespace hypic {
 
 // A place on the receiver's device for one residue, its layers one behind the other. Who sends writes there by copies
-// of its own device, and then a packet `landed` for each layer. Nobody else gets the place while this lives, so it
-// lives until those copies are done, whatever happens. For any thread.
+// of its own device, and then a packet `landed` for each layer; or, over a link, by put(). Nobody else gets the place
+// while this lives, so it lives until those copies are done, whatever happens. For any thread.
 struct Window {
   virtual ~Window() = default;
-  uint8_t* data = nullptr;
+  uint8_t* data = nullptr;  // null: put() is the only way there
   int64_t bytes = 0;
   const SharedMemory* memory = nullptr;  // that it is a part of
   bool same_process = false;             // `landed` may be sent before the copies are done, with an event
+
+  // `landed`, whose layer is still at `from` on the sender's device and belongs at this offset: both are sent. Neither
+  // is there, nor may `from` be used for something else, until flush() has returned or either has thrown. Error.
+  virtual void put(const Packet& landed, int64_t offset, const void* from, int64_t bytes);
+  virtual void flush();
 };
 
 // Takes what arrives; on any thread.

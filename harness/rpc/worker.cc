@@ -81,12 +81,16 @@ int work(Options& options) {
   };
   const auto milliseconds = [](double s) { return std::chrono::milliseconds(static_cast<int64_t>(s * 1000)); };
   const std::unique_ptr<Backend> backend = make_backend(chosen.backend);
+  const std::unique_ptr<Links> links = options.transport == "nccl" ? make_links(chosen.backend) : nullptr;
   const Model model = Model::open(*backend, path);
   Engine engine(model, chosen.engine);
   const bool ipc = options.transport == "ipc";
+  const int64_t device_bytes = ipc || links ? options.transfer_mib << 20 : 0;
   const auto say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; };
   TcpTransports transports({.send_timeout = milliseconds(options.patience),
                             .device = ipc ? backend.get() : nullptr,
+                            .links = links.get(),
+                            .link_patience = {.progress = milliseconds(options.patience)},
                             .key = key,
                             .say = say});
   Metrics metrics;
@@ -100,7 +104,7 @@ int work(Options& options) {
         ScatterOptions{.mode = mode,
                        .rows = chosen.engine.max_rows,
                        .staging_bytes = options.transfer_mib << 20,
-                       .device_bytes = ipc ? options.transfer_mib << 20 : 0,
+                       .device_bytes = device_bytes,
                        .max_waiting = options.waiting,
                        .store = store.get(),
                        .identity = server.identity.digest(),
@@ -110,13 +114,15 @@ int work(Options& options) {
         engine, model, metrics,
         SchedulerOptions{.mode = mode, .max_waiting = options.waiting, .prompt_rows = chosen.engine.max_rows},
         InboxOptions{.bytes = options.transfer_mib << 20,
-                     .device_bytes = ipc ? options.transfer_mib << 20 : 0,
+                     .device_bytes = device_bytes,
                      .first_patience = milliseconds(options.first_patience),
                      .patience = milliseconds(options.patience)});
     combine->scheduler().wait_until_warm();
-    receiver.emplace(
-        combine->sink(), data.host, data.port,
-        TcpOptions{.key = key, .say = [say](const std::string& why) { say("a sender of residues: " + why); }});
+    receiver.emplace(combine->sink(), data.host, data.port,
+                     TcpOptions{.links = links.get(),
+                                .link_patience = {.progress = milliseconds(options.patience)},
+                                .key = key,
+                                .say = [say](const std::string& why) { say("a sender of residues: " + why); }});
     // Of all interfaces no address is known that others reach; the router knows by which it reached this one.
     const bool any = data.host == "0.0.0.0" || data.host == "::";
     const std::string host = data.host.find(':') == data.host.npos ? data.host : "[" + data.host + "]";
@@ -150,14 +156,14 @@ void add_worker(CLI::App& app, int& status) {
   command
       ->add_option(
           "--transfers", options->transfer_mib,
-          "MiB of host memory for residues on their way, and with --transport ipc of the device's (default 1024)")
+          "MiB of host memory for residues on their way, and with --transport ipc or nccl of the device's (default 1024)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command
       ->add_option(
           "--transport", options->transport,
           "tcp (default): residues go through host memory; ipc: from device to device where both workers say so "
-          "and are on one machine, else as tcp")
-      ->check(CLI::IsMember({"tcp", "ipc"}));
+          "and are on one machine, else as tcp; nccl: where both say so and have a GPU each, on one machine or two")
+      ->check(CLI::IsMember({"tcp", "ipc", "nccl"}));
   command->add_option("--store", options->store,
                       "scatter: residues that workers share, folder:PATH or redis:HOST:PORT");
   add_tls_options(*command, options->tls);

@@ -1,11 +1,13 @@
-// NCCL, loaded when a group is made: a machine without it runs everything on one device. The declarations below
-// are those of nccl.h (stable since NCCL 2.10), so that building needs no headers of it either.
+// Sums of tensor-parallel ranks through NCCL.
+#include "kernels/common/nccl.h"
+
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "core/backend.h"
@@ -16,35 +18,27 @@
 namespace hypic::cuda {
 namespace {
 
-enum { kInt32 = 2, kFloat32 = 7, kBfloat16 = 9 };  // ncclDataType_t
-enum { kSum = 0 };                                 // ncclRedOp_t
-
-struct Nccl {
-  int (*CommInitAll)(void** comms, int size, const int* devices);
-  int (*AllReduce)(const void* from, void* to, size_t count, int type, int op, void* comm, cudaStream_t);
-  int (*CommDestroy)(void* comm);
-  int (*CommAbort)(void* comm);
-  const char* (*GetErrorString)(int);
-
-  Nccl() {
-    // A rank must never wait for another within a call that enqueues: all connections are made with the group.
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-    void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    require(library, "no NCCL: ", dlerror(), "; install it, or put its folder into LD_LIBRARY_PATH");
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-      require(function, "libnccl.so.2 has no ", name);
-    };
-    find(CommInitAll, "ncclCommInitAll");
-    find(AllReduce, "ncclAllReduce");
-    find(CommDestroy, "ncclCommDestroy");
-    find(CommAbort, "ncclCommAbort");
-    find(GetErrorString, "ncclGetErrorString");
-  }
-};
-
-const Nccl& nccl() {
-  static const Nccl loaded;  // never unloaded: its threads outlive our last communicator
+Nccl load() {
+  // A rank must never wait for another within a call that enqueues: all connections are made with the group.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  require(library, "no NCCL: ", dlerror(), "; install it, or put its folder into LD_LIBRARY_PATH");
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    require(function, "libnccl.so.2 has no ", name, "; NCCL 2.14 and later do");
+  };
+  Nccl loaded;
+  find(loaded.CommInitAll, "ncclCommInitAll");
+  find(loaded.AllReduce, "ncclAllReduce");
+  find(loaded.CommDestroy, "ncclCommDestroy");
+  find(loaded.CommAbort, "ncclCommAbort");
+  find(loaded.GetErrorString, "ncclGetErrorString");
+  find(loaded.GetUniqueId, "ncclGetUniqueId");
+  find(loaded.CommInitRankConfig, "ncclCommInitRankConfig");
+  find(loaded.CommGetAsyncError, "ncclCommGetAsyncError");
+  find(loaded.GetLastError, "ncclGetLastError");
+  find(loaded.Send, "ncclSend");
+  find(loaded.Recv, "ncclRecv");
   return loaded;
 }
 
@@ -55,11 +49,11 @@ void check_nccl(int result, const char* what) {
 int type_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
-      return kFloat32;
+      return Nccl::kFloat32;
     case DType::bf16:
-      return kBfloat16;
+      return Nccl::kBfloat16;
     case DType::i32:
-      return kInt32;
+      return Nccl::kInt32;
     default:
       HYPIC_CHECK(false, "all_reduce of ", name_of(dtype));
   }
@@ -90,7 +84,8 @@ class NcclGroup final : public RankGroup {
       const std::lock_guard lock(mutex_);
       comm = ranks_[rank].comm;
     }
-    check_nccl(nccl().AllReduce(tensor.data, tensor.data, static_cast<size_t>(tensor.size()), type_of(tensor.dtype), kSum,
+    check_nccl(nccl().AllReduce(tensor.data, tensor.data, static_cast<size_t>(tensor.size()), type_of(tensor.dtype),
+                                Nccl::kSum,
                                 comm, stream),
                "all_reduce");
   }
@@ -166,6 +161,11 @@ class NcclGroup final : public RankGroup {
 };
 
 }  // namespace
+
+const Nccl& nccl() {
+  static const Nccl loaded = load();  // never unloaded: its threads outlive our last communicator
+  return loaded;
+}
 
 std::shared_ptr<RankGroup> make_nccl_group(std::span<const int> devices) { return std::make_shared<NcclGroup>(devices); }
 

@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "kernels/common/cuda.cuh"
+#include "kernels/common/on_device.cuh"
 #include "kernels/common/shared_memory.cuh"
 
 namespace hypic::cuda {
@@ -15,21 +16,6 @@ constexpr int64_t kBlock = 2 << 20;
 constexpr int kThreads = 256;
 constexpr int kMostPieces = 128;  // of one kernel: they are its parameters
 constexpr int kMostBlocks = 64;   // of a piece
-
-// The current device of the thread, for a scope.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&before_), "device");
-    if (before_ != device) check(cudaSetDevice(device), "device");
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
 
 struct Pieces {
   BytesCopy piece[kMostPieces];

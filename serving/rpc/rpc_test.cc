@@ -53,7 +53,7 @@ class Process {
                                                        bool here) { index_.note(part, tokens, first, tail, here); }}}),
         transports_({.key = guards.key}) {
     WorkerServerOptions options{.address = str("127.0.0.1:", port)};
-    options.identity = identity_of(model_, mode, guards.key);
+    options.identity = identity_of(kModel, model_, mode, guards.key);
     options.tls = guards.tls;
     if (role == Role::combine) {
       combine_.emplace(engine_, model_, metrics_, SchedulerOptions{.mode = kMode},
