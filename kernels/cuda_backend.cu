@@ -19,7 +19,9 @@
 #include "kernels/common/staging.cuh"
 #include "kernels/common/timings.cuh"
 #include "kernels/linear_attention/chunked.cuh"
+#include "kernels/linear_attention/elementwise.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
+#include "kernels/linear_attention/low_rank.cuh"
 #include "kernels/ops/attention.cuh"
 #include "kernels/ops/attention_mma.cuh"
 #include "kernels/ops/attention_wgmma.cuh"
@@ -214,8 +216,12 @@ class CudaBackend final : public Backend {
       run("causal_conv/plain", cuda::causal_conv, a, table_, stream_);
   }
   void linear_attention(const LinearAttentionArgs& a) override {
-    if (fast() && chunked_takes(a, table_))
+    if (fast() && chunked_takes(a))
       run("linear_attention/chunked", cuda::chunked, a, table_, sms_, stream_);
+    else if (fast() && low_rank_takes(a, table_))
+      run("linear_attention/low_rank", cuda::low_rank, a, table_, sms_, stream_);
+    else if (fast() && elementwise_takes(a))
+      run("linear_attention/elementwise", cuda::elementwise, a, table_, sms_, stream_);
     else
       run("linear_attention/plain", cuda::linear_attention, a, table_, stream_);
   }

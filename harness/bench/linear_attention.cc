@@ -2,6 +2,7 @@
 // of a state over operators, and decode.
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "core/check.h"
 #include "harness/bench/job.h"
@@ -17,6 +18,7 @@ struct Cell {
   Update update;
   int64_t Hk, Hv, dk, dv;
   int64_t hard = 0;  // one log decay in so many is −100
+  bool erases = false;  // b is given, a is k
 };
 
 // A layer over R rows, its chains fresh, or with random states.
@@ -42,7 +44,12 @@ LinearAttentionArgs layer(Job& job, const Cell& c, int64_t R, int64_t states, bo
       a.A = job.uniform({c.Hv, c.dk, c.dv}, -1, -1e-2);
       break;
   }
-  if (c.update == Update::delta) a.beta = job.uniform({R, c.Hv}, 0.1, 0.9);
+  if (c.erases) {  // b along k, for the same reason as below; Hk = Hv
+    a.k = job.unit({R, c.Hk, c.dk}, 1, 7);
+    a.b = job.unit({R, c.Hv, c.dk}, 0.5, 7);
+  } else if (c.update == Update::delta) {
+    a.beta = job.uniform({R, c.Hv}, 0.1, 0.9);
+  }
   if (c.update == Update::delta_before) {  // a along b, or the state grows without bound
     a.b = job.unit({R, c.Hv, c.dk}, 1, 7);
     a.a = job.unit({R, c.Hv, c.dk}, 0.5, 7);
@@ -54,21 +61,22 @@ LinearAttentionArgs layer(Job& job, const Cell& c, int64_t R, int64_t states, bo
   return a;
 }
 
-// The operators of a cell with a dense T and a log scale: to be written, or with T of a norm below
-// 1, so that a walk over them stays finite.
+// The operators of a cell: to be written, or with T of a norm below 1, so that a walk over them stays finite.
 TransferOperator operators(Job& job, const Cell& c, int64_t count, bool written) {
   TransferOperator all;
   all.kind = operator_kind(c.decay, c.update);
-  HYPIC_CHECK(all.kind == OperatorKind::dense && has_log_scale(c.decay, c.update));
-  const Job::Shape log_scale = {count, c.Hv}, T = {count, c.Hv, c.dk, c.dk},
-                   U = {count, c.Hv, c.dk, c.dv};
+  const bool dense = all.kind == OperatorKind::dense;
+  HYPIC_CHECK(dense || all.kind == OperatorKind::diagonal || all.kind == OperatorKind::elementwise);
+  const Job::Shape log_scale = {count, c.Hv}, U = {count, c.Hv, c.dk, c.dv};
+  Job::Shape T = {count, c.Hv, c.dk};
+  if (all.kind != OperatorKind::diagonal) T.push_back(dense ? c.dk : c.dv);
   if (written) {
-    all.log_scale = job.state_output("the operators' log scale", log_scale);
+    if (has_log_scale(c.decay, c.update)) all.log_scale = job.state_output("the operators' log scale", log_scale);
     all.T = job.state_output("the operators' T", T);
     all.U = job.state_output("the operators' U", U);
   } else {
-    all.log_scale = job.uniform(log_scale, -1, -0.1);
-    all.T = job.state_normal(T, 0.3 / std::sqrt(static_cast<double>(c.dk)));
+    if (has_log_scale(c.decay, c.update)) all.log_scale = job.uniform(log_scale, -1, -0.1);
+    all.T = dense ? job.state_normal(T, 0.3 / std::sqrt(static_cast<double>(c.dk))) : job.uniform(T, 0.5, 0.9);
     all.U = job.state_normal(U, 0.1);
   }
   return all;
@@ -120,7 +128,8 @@ void decode(Job& job, const Cell& cell, int64_t batch) {
 
 void add_linear_attention(std::vector<Bench>& all, const Sizes& sizes) {
   const int64_t Hk = sizes(16, 2), Hv = sizes(32, 4), H = Hv, d = sizes(128, 16);
-  const Cell gdn{Decay::scalar, Update::delta, Hk, Hv, d, d};
+  const Cell gdn{Decay::scalar, Update::delta, Hk, Hv, d, d}, kda{Decay::diagonal, Update::delta, H, H, d, d},
+      gla{Decay::diagonal, Update::add, H, H, d, d};
   const std::string grouped = str("Hk", Hk, "_Hv", Hv), single = str("H", H);
   const auto add = [&](const std::string& name, const std::function<void(Job&)>& prepare) {
     all.push_back({name, prepare});
@@ -140,27 +149,43 @@ void add_linear_attention(std::vector<Bench>& all, const Sizes& sizes) {
   add(str("gated_delta_net/cold/", grouped, "/", shape, "/no_operators"),
       [=](Job& job) { cold(job, gdn, segments, length, seam, false); });
 
-  add_prefill("kda", single, {Decay::diagonal, Update::delta, H, H, d, d}, {8192, 32768});
+  add_prefill("kda", single, kda, {8192, 32768});
   add_prefill("kda", single + "_hard_gates", {Decay::diagonal, Update::delta, H, H, d, d, 64},
               {8192});
   add_prefill("delta_net", single, {Decay::none, Update::delta, H, H, d, d}, {8192, 32768});
   // Lightning, RetNet and Mamba-2 are this cell.
   add_prefill("scalar_add", single, {Decay::scalar, Update::add, H, H, d, d}, {8192, 32768});
-  add_prefill("gla", single, {Decay::diagonal, Update::add, H, H, d, d}, {8192, 32768});
+  add_prefill("gla", single, gla, {8192, 32768});
   const int64_t d7 = sizes(64, 16), channels = sizes(4096, 24);
-  add_prefill("rwkv7", str(single, "_d", d7), {Decay::diagonal, Update::delta_before, H, H, d7, d7},
-              {2048});
-  add_prefill("mamba1", str("N16_C", channels),
-              {Decay::elementwise, Update::add, 1, 1, 16, channels}, {2048});
+  add_prefill("gdn2", single,
+              {.decay = Decay::diagonal, .update = Update::delta, .Hk = H, .Hv = H, .dk = d, .dv = d, .erases = true},
+              {8192});
+  const Cell goose{Decay::diagonal, Update::delta_before, H, H, d7, d7};
+  add_prefill("rwkv7", str(single, "_d", d7), goose, {2048, 8192});
+  add_prefill("rwkv7", str(single, "_d", d7, "_hard_gates"), {Decay::diagonal, Update::delta_before, H, H, d7, d7, 64},
+              {8192});
+  add_prefill("rwkv7", single, {Decay::diagonal, Update::delta_before, H, H, d, d}, {8192, 32768});
+  const Cell mamba1{Decay::elementwise, Update::add, 1, 1, 16, channels};
+  const std::string N16 = str("N16_C", channels);
+  add_prefill("mamba1", N16, mamba1, {2048});
+  add(str("mamba1/cold/", N16, "/", shape, "/operators"),
+      [=](Job& job) { cold(job, mamba1, segments, length, seam, true); });
 
   add(str("state_walk/", grouped, "/", segments, "_jumps"),
       [=](Job& job) { walk(job, gdn, segments, length, 0); });
   add(str("state_walk/", grouped, "/", segments, "_jumps_", seam, "_rows"),
       [=](Job& job) { walk(job, gdn, segments, length, seam); });
+  for (const auto& [family, heads, cell] : {std::tuple{"kda", single, kda}, {"gla", single, gla}, {"mamba1", N16, mamba1}})
+    for (const int64_t rows : {int64_t{0}, seam})
+      add(str(family, "/state_walk/", heads, "/", segments, "_jumps", rows ? str("_", rows, "_rows") : ""),
+          [=](Job& job) { walk(job, cell, segments, length, rows); });
   for (const int64_t batch :
-       sizes.small ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 64, 256})
+       sizes.small ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 64, 256}) {
     add(str("gated_delta_net/decode/", grouped, "/B", batch),
         [=](Job& job) { decode(job, gdn, batch); });
+    add(str("rwkv7/decode/", single, "_d", d7, "/B", batch), [=](Job& job) { decode(job, goose, batch); });
+    add(str("mamba1/decode/", N16, "/B", batch), [=](Job& job) { decode(job, mamba1, batch); });
+  }
 }
 
 }  // namespace hypic::bench

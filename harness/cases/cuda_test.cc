@@ -48,12 +48,14 @@ TEST_P(Cuda, RunsTheKernelsOfItsRung) {
   const bool fast = std::string(GetParam()) == "cuda";
   for (const char* kernel :
        {"attention/mma", "attention/wgmma", "experts/mma", "experts/wgmma", "linear_attention/chunked",
-        "causal_conv/rows"})
+        "linear_attention/low_rank", "causal_conv/rows"})
     EXPECT_EQ(values.contains(std::string("launches.") + kernel), fast) << kernel;
+  const std::string elementwise = "launches.linear_attention/elementwise";  // float32 too
+  EXPECT_EQ(values.contains(elementwise), !std::string(GetParam()).ends_with(":plain"));
   for (const char* kernel : {"attention/plain", "experts/plain", "linear_attention/plain", "append_kv/plain"})
     EXPECT_TRUE(values.contains(std::string("launches.") + kernel)) << kernel;
   for (const auto& [tag, count] : values) {
-    if (fast || !tag.starts_with("launches.")) continue;
+    if (fast || !tag.starts_with("launches.") || tag == elementwise) continue;
     EXPECT_TRUE(tag.ends_with("/plain") || tag.ends_with("/cublas")) << tag;
   }
 }

@@ -13,7 +13,7 @@ namespace hypic::cuda {
 HYPIC_CELLS(HYPIC_CELL)
 #undef HYPIC_CELL
 
-bool chunked_takes(const LinearAttentionArgs& a, const TableUpload& table) {
+bool chunked_takes(const LinearAttentionArgs& a) {
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
   // Rows of bf16 that 16-byte pieces make.
   const auto pieces = [&](const Tensor& t) {
@@ -24,15 +24,9 @@ bool chunked_takes(const LinearAttentionArgs& a, const TableUpload& table) {
     return t.rank == 3 && t.stride[2] == 1 && aligned(t) && (t[0] <= 1 || t.stride[0] % 4 == 0) &&
            (t[1] <= 1 || t.stride[1] % 4 == 0);
   };
-  const auto jumps = [&] {
-    for (const Level& level : table.levels())
-      for (const SpanStage& stage : level.stages)
-        if (stage.jumps_last > stage.first) return true;
-    return false;
-  };
   return a.readout == Readout::plain && a.side == Side::key &&
          (a.decay == Decay::none || a.decay == Decay::scalar ||
-          (a.decay == Decay::diagonal && a.rotary_dim == 0 && floats(a.g) && !jumps())) &&
+          (a.decay == Decay::diagonal && a.rotary_dim == 0 && floats(a.g))) &&
          (a.update == Update::add || a.update == Update::delta) && !a.a && !a.b && pieces(a.q) && pieces(a.k) &&
          pieces(a.v) && pieces(a.o) && aligned(a.state) && aligned(a.operators.T) && aligned(a.operators.U) &&
          (a.k[2] == 64 || a.k[2] == 128) && a.v[2] % 16 == 0 &&

@@ -32,9 +32,8 @@ namespace hypic::cuda {
 
 // bf16 operands, Readout::plain, Side::key, decay none, scalar or diagonal, update add or delta with a and b by
 // default, d_k of 64 or 128, d_v a multiple of 16, rows of 16-byte pieces; with Update::add RoPE on no, half or all key
-// dims, with delta on none, which no model has. Decay diagonal: log decays ≤ 0, no RoPE, a table without jumps: a
-// single jump leaves all chains to the plain rung.
-bool chunked_takes(const LinearAttentionArgs& args, const TableUpload& table);
+// dims, with delta on none, which no model has. Decay diagonal: log decays ≤ 0, no RoPE.
+bool chunked_takes(const LinearAttentionArgs& args);
 
 // Rounded to bf16 on the way: M with scale and decay, Z, Y, Y · exp(γ_C − γ), and S, U and T where they are
 // multiplied by K and Q; with a decay a key dim also K and Q with it. They themselves and all sums are float32, and

@@ -44,7 +44,7 @@ struct JumpsPart {
   uint32_t bits[kItems + 1];
 };
 
-template <bool kDelta, int kDk>
+template <bool kDelta, int kDk, bool kDiagonal = false>
 struct Jumps {
   static constexpr int kStateWarps = kDk / 16, kStateThreads = kStateWarps * 32;
   static constexpr int kThreads = kStateThreads + kRowsThreads + kJumpsCopyThreads;  // whole groups of four warps
@@ -64,8 +64,11 @@ struct Jumps {
   static constexpr int kY = kT + kSlots * kSlot, kYEnd = kY + kJumpsColumns * kYPitch * 2;
   static constexpr int kFullT = kYEnd + kJumpsColumns * kYPitch * 2, kEmptyT = kFullT + kSlots * 8;
   static constexpr int kFullU = kEmptyT + kSlots * 8, kEmptyU = kFullU + kStages * 8;
-  static constexpr int kScale = kEmptyU + kStages * 8, kDecay = kScale + (kStages + 1) / 2 * 8;
-  static constexpr int kPart = kDecay + 8, kBytes = kPart + static_cast<int>(sizeof(JumpsPart));
+  // What a jump scales S by, and the decay of a step: of all rows of S, or of each; 16-byte pieces where of each.
+  static constexpr int kScales = kDiagonal && !kDelta ? kDk : 1;  // of a stage
+  static constexpr int kScale = (kEmptyU + kStages * 8 + 15) / 16 * 16;
+  static constexpr int kDecay = kScale + (kStages * kScales * 4 + 15) / 16 * 16;
+  static constexpr int kPart = kDecay + (kDiagonal ? kDk * 4 : 8), kBytes = kPart + static_cast<int>(sizeof(JumpsPart));
 };
 
 // Some columns of one head along a span of items.
@@ -90,7 +93,8 @@ __device__ inline uint32_t bits_of(const ChainItem& item) {
          (multiplies(item) ? kMultiplies : 0) | (applies(item) && item.compose == Compose::last ? kLasts : 0);
 }
 
-// Runs visit(items, count) over the span, all threads of the block together, a part in shared memory at a time.
+// Runs visit(items, count, begin) over the span, all threads of the block together, a part in shared memory at a time;
+// items[0] is item `begin`.
 template <class Visit>
 __device__ inline void each_part(const ChunkedArgs& p, const JumpsWork& w, char* shared, Visit visit) {
   JumpsPart& part = *reinterpret_cast<JumpsPart*>(shared);
@@ -114,7 +118,7 @@ __device__ inline void each_part(const ChunkedArgs& p, const JumpsWork& w, char*
       part.bits[thread] = bits;
     }
     block_barrier();
-    visit(part.items, count);
+    visit(part.items, count, begin);
   }
 }
 
@@ -124,9 +128,9 @@ __device__ inline void each_part(const ChunkedArgs& p, const JumpsWork& w, char*
 __device__ inline int u_at(int row, int chunk) { return row * 128 + ((chunk ^ 2 * (row & 3)) << 4); }
 
 // T and U of the jumps. A warp makes one bulk copy after another, some 50 cycles each, so all take part.
-template <bool kDelta, int kDk>
+template <bool kDelta, int kDk, bool kDiagonal>
 __device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, char* shared) {
-  using L = Jumps<kDelta, kDk>;
+  using L = Jumps<kDelta, kDk, kDiagonal>;
   constexpr int kWarps = kJumpsCopyThreads / 32, kRows = kJumpsCopyThreads / 8;  // of U at a time: a multiple of 4
   const uint32_t base = shared_address(shared), thread = threadIdx.x - (L::kThreads - kJumpsCopyThreads);
   const uint32_t lane = thread % 32, blocks = cluster_size(), rows = 64 / kWarps / blocks;
@@ -135,7 +139,7 @@ __device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, 
   const bool valid = chunk < (p.dv - w.column) / 4;
   RingPlace<kDelta ? L::kSlots : 1> slot;
   RingPlace<L::kStages> stage;
-  each_part(p, w, shared + L::kPart, [&](const ChainItem* items, int count) {
+  each_part(p, w, shared + L::kPart, [&](const ChainItem* items, int count, int32_t) {
     for (int n = 0; n < count; ++n) {
       if (!applies(items[n])) continue;
       const int64_t head = static_cast<int64_t>(items[n].op) * p.Hv + w.h;
@@ -155,7 +159,12 @@ __device__ inline void copy_operators(const ChunkedArgs& p, const JumpsWork& w, 
       if (valid)
 #pragma unroll
         for (int i = 0; i < kDk / kRows; ++i, from += kRows * p.dv) cp_async_16(to + i * kRows * 128, from);
-      if (thread == 0 && p.log_scale) cp_async_4(base + L::kScale + stage.at * 4, p.log_scale + head);
+      if constexpr (L::kScales > 1) {
+        if (thread < kDk / 4 && multiplies(items[n]))
+          cp_async_16(base + L::kScale + (stage.at * kDk + thread * 4) * 4, p.T + head * kDk + thread * 4);
+      } else if (thread == 0 && p.log_scale) {
+        cp_async_4(base + L::kScale + stage.at * 4, p.log_scale + head);
+      }
       barrier_arrive_copied(base + L::kFullU + stage.at * 8);
       stage.next();
     }
@@ -176,14 +185,14 @@ __device__ inline void each_pair(float (&x)[4][4], float* at, int dv, int valid,
               reinterpret_cast<float2*>(at + half * 8 * static_cast<int64_t>(dv) + 8 * n));
 }
 
-template <bool kDelta, int kDk>
+template <bool kDelta, int kDk, bool kDiagonal>
 class StateWarps {
  public:
   __device__ StateWarps(const ChunkedArgs& p, const JumpsWork& w, char* shared) : p_(p), w_(w), shared_(shared) {}
 
   __device__ void run() {
     if (!w_.fresh) load(S_, slot(w_.state));
-    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count) {
+    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count, int32_t) {
       const uint32_t* const all = reinterpret_cast<const JumpsPart*>(shared_ + L::kPart)->bits;
       publish(true);
       int n = 0;
@@ -204,7 +213,7 @@ class StateWarps {
   }
 
  private:
-  using L = Jumps<kDelta, kDk>;
+  using L = Jumps<kDelta, kDk, kDiagonal>;
 
   __device__ float* slot(int32_t s) const {  // this thread's first pair
     return p_.state + ((static_cast<int64_t>(s) * p_.Hv + w_.h) * kDk + row_) * p_.dv + w_.column + 2 * t_;
@@ -290,7 +299,8 @@ class StateWarps {
   }
 
   __device__ void jump(const ChainItem* items, int n, int count, uint32_t bits, uint32_t next) {
-    float u[4][4] = {}, scale = 0;
+    float u[4][4] = {};
+    float2 scale{};
     const bool again = bits & kNextMultiplies;
     if constexpr (kDelta) {
       if (bits & kMultiplies) {
@@ -317,7 +327,7 @@ class StateWarps {
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        S_[j][c] = (bits & kLasts) || !(bits & kApplies) ? u[j][c] : scale * S_[j][c] + u[j][c];
+        S_[j][c] = (bits & kLasts) || !(bits & kApplies) ? u[j][c] : (c < 2 ? scale.x : scale.y) * S_[j][c] + u[j][c];
     publish(needs_whole(next));
     announced_ = false;
     if (bits & kRowsFollow) announce();
@@ -343,13 +353,18 @@ class StateWarps {
       if ((m + 1) % (kDk / 64) == 0) wgmma_commit();
     }
   }
-  // The next U, turned, and what S is scaled by.
-  __device__ void load_U(float (&u)[4][4], float& scale, bool transfer) {
+  // The next U, turned, and what this thread's two rows of S are scaled by.
+  __device__ void load_U(float (&u)[4][4], float2& scale, bool transfer) {
     const uint32_t shared = shared_address(shared_);
     barrier_wait(shared + L::kFullU + stage_.at * 8, stage_.parity);
     const char* const U = shared_ + L::kU + stage_.at * L::kStage + t_ % 2 * 8;
-    scale =
-        transfer && p_.log_scale ? expf(*reinterpret_cast<const float*>(shared_ + L::kScale + stage_.at * 4)) : 1.0f;
+    const float* const scales = reinterpret_cast<const float*>(shared_ + L::kScale) + stage_.at * L::kScales;
+    scale = {1, 1};
+    if constexpr (L::kScales > 1) {
+      if (transfer) scale = {scales[row_], scales[row_ + 8]};
+    } else if (transfer && p_.log_scale) {
+      scale.x = scale.y = expf(*scales);
+    }
     const int other = turns_ ? row_ < p_.rotations.pairs ? p_.rotations.pairs : -p_.rotations.pairs : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
@@ -387,7 +402,12 @@ class StateWarps {
     const uint32_t Z =
         shared_address(shared_) + L::kZ + z_row * kDk * 2 + (swizzle_128(z_row, 2 * warp_ + lane / 8 % 2) << 4);
     const char* const Y = shared_ + L::kYEnd + (g_ * L::kYPitch + 2 * t_) * 2;
-    const float2 decay = *reinterpret_cast<const float2*>(shared_ + L::kDecay);  // S ← x S + y S
+    const float* const decays = reinterpret_cast<const float*>(shared_ + L::kDecay);
+    float2 decay;
+    if constexpr (kDiagonal)
+      decay = {decays[row_], decays[row_ + 8]};  // of rows; see decay_by
+    else
+      decay = *reinterpret_cast<const float2*>(decays);  // S ← x S + y S
 #pragma unroll
     for (int b = 0; b < kChunkRows / 16; ++b) {
       if (16 * b >= rows) break;
@@ -397,7 +417,9 @@ class StateWarps {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) S_[j][c] = decay.x * S_[j][c] + decay.y * S_[j][c];
+          for (int c = 0; c < 4; ++c)
+            S_[j][c] =
+                kDiagonal ? decay_by(c < 2 ? decay.x : decay.y, S_[j][c]) : decay.x * S_[j][c] + decay.y * S_[j][c];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (16 * b + 8 * i < rows)
@@ -425,21 +447,22 @@ class StateWarps {
 
 // ---- The warps of rows
 
-template <bool kDelta, int kDk>
+// With a decay a key dim, K and Q have it, Z has β, and rows have no gates: see chunked_diagonal.cuh.
+template <bool kDelta, int kDk, bool kDiagonal>
 class RowsWarps {
  public:
   __device__ RowsWarps(const ChunkedArgs& p, const JumpsWork& w, char* shared)
       : p_(p), w_(w), shared_(shared), warp_(threadIdx.x / 32 - L::kStateWarps), column_(w.column + 8 * warp_) {}
 
   __device__ void run() {
-    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count) {
+    each_part(p_, w_, shared_ + L::kPart, [&](const ChainItem* items, int count, int32_t begin) {
       const auto next = [&](int n) {
         while (n < count && !has_rows(items[n])) ++n;
         return n;
       };
       uint32_t S[kDk / 32][4];
       int n = next(0);
-      if (n < count) fetch(items[n], 0);
+      if (n < count) fetch(items[n], begin + n, 0);
       for (; n < count; n = next(n + 1)) {
         const int rows = items[n].end - items[n].begin;
         make_ready(rows, 0);
@@ -449,7 +472,7 @@ class RowsWarps {
           const bool more = row + 8 < rows;
           run_rows(items[n], row, S, [&] {
             const int after = more ? n : next(n + 1);
-            if (after < count) fetch(items[after], more ? row + 8 : 0);
+            if (after < count) fetch(items[after], begin + after, more ? row + 8 : 0);
           });
           if (more) make_ready(rows, row + 8);
         }
@@ -458,10 +481,10 @@ class RowsWarps {
   }
 
  private:
-  using L = Jumps<kDelta, kDk>;
+  using L = Jumps<kDelta, kDk, kDiagonal>;
 
-  // What a thread needs of eight rows of a step, row g of them; past the end zeros.
-  __device__ void fetch(const ChainItem& item, int row) {
+  // What a thread needs of eight rows of a step, item `number`, row g of them; past the end zeros.
+  __device__ void fetch(const ChainItem& item, int32_t number, int row) {
     const int rows = item.end - item.begin, kh = w_.h / p_.group;
     const bool valid = row + g_ < rows;
     const int32_t r = item.begin + (valid ? row + g_ : row);
@@ -474,7 +497,12 @@ class RowsWarps {
         kq_[m][2 * i + 1] = pair(p_.q.row(r, kh) + 16 * m + 8 * i + 2 * t_);
       }
     v_ = column_ < p_.dv ? pair(p_.v.row(r, w_.h) + column_ + 2 * t_) : 0u;
-    gates_ = valid ? p_.gates[w_.h * p_.rows + r] : float4{0, 0, 0, 0};
+    if constexpr (kDiagonal) {
+      gates_ = valid ? float4{1, 1, 1, 0} : float4{0, 0, 0, 0};
+      if (dim() < kDk) decay_.x = decays_of<kDk>(p_, number, item.begin, w_.h)[dim()];
+    } else {
+      gates_ = valid ? p_.gates[w_.h * p_.rows + r] : float4{0, 0, 0, 0};
+    }
     const __nv_bfloat16* const M =
         p_.M + (r * static_cast<int64_t>(p_.Hv) + w_.h) * kChunkRows + row / 16 * 16 + 2 * t_;
     m_[0] = pair(M);
@@ -496,11 +524,13 @@ class RowsWarps {
     beta_v_[0] = gates_.x * v.x;
     beta_v_[1] = gates_.x * v.y;
     beta_decay_ = gates_.x * gates_.y;
-    if (row + g_ == rows - 1)  // as Decaying
+    if (!kDiagonal && row + g_ == rows - 1)  // as Decaying
       decay_ = gates_.w > -0.5f ? float2{1, expm1f(gates_.w)} : float2{expf(gates_.w), 0};
     asm volatile("" : "+f"(beta_v_[0]), "+f"(beta_v_[1]), "+f"(beta_decay_), "+f"(decay_.x), "+f"(decay_.y));
   }
-  // The 16 bytes of Zᵀ that a thread hands over.
+  // The key dim whose decay a thread hands over.
+  __device__ int dim() const { return static_cast<int>(threadIdx.x) - L::kStateThreads; }
+  // The 16 bytes of Zᵀ that it hands over.
   __device__ int z_row() const { return (threadIdx.x - L::kStateThreads) / (kDk / 8); }
   __device__ int z_chunk() const { return threadIdx.x % (kDk / 8); }
 
@@ -531,7 +561,11 @@ class RowsWarps {
     const float y0 = beta_v_[0] - beta_decay_ * s[0][0], y1 = beta_v_[1] - beta_decay_ * s[0][1];
     put(row, pack_bf16(y0, y1), pack_bf16(gates.z * y0, gates.z * y1));
     if (row + 8 >= rows) {
-      if (warp_ == 0 && t_ == 0 && row + g_ == rows - 1) *reinterpret_cast<float2*>(shared_ + L::kDecay) = decay_;
+      if constexpr (kDiagonal) {
+        if (dim() < kDk) reinterpret_cast<float*>(shared_ + L::kDecay)[dim()] = decay_.x;
+      } else if (warp_ == 0 && t_ == 0 && row + g_ == rows - 1) {
+        *reinterpret_cast<float2*>(shared_ + L::kDecay) = decay_;
+      }
       named_arrive<kRowsThere, L::kStepThreads>();
     }
     const uint32_t last[4] = {m_[0], 0, m_[1], 0};
@@ -581,10 +615,10 @@ class RowsWarps {
 
 // Block x: columns x % parts of head x / parts % Hv of spans[first + …], whose steps are at most a chunk long; a
 // cluster's blocks have the same head.
-template <bool kDelta, int kDk>
-__global__ void __launch_bounds__(Jumps<kDelta, kDk>::kThreads, 1)
+template <bool kDelta, int kDk, bool kDiagonal>
+__global__ void __launch_bounds__(Jumps<kDelta, kDk, kDiagonal>::kThreads, 1)
     jumps_kernel(ChunkedArgs p, int32_t first, int parts) {
-  using L = Jumps<kDelta, kDk>;
+  using L = Jumps<kDelta, kDk, kDiagonal>;
   extern __shared__ __align__(1024) char jumps_shared[];
   const uint32_t base = shared_address(jumps_shared);
   const int warp = threadIdx.x / 32;
@@ -607,12 +641,12 @@ __global__ void __launch_bounds__(Jumps<kDelta, kDk>::kThreads, 1)
                     span.state,      span.fresh};
   if (warp < L::kStateWarps) {
     take_registers<160>();
-    StateWarps<kDelta, kDk>(p, w, jumps_shared).run();
+    StateWarps<kDelta, kDk, kDiagonal>(p, w, jumps_shared).run();
   } else if (warp < L::kStateWarps + kRowsWarps) {
-    RowsWarps<kDelta, kDk>(p, w, jumps_shared).run();
+    RowsWarps<kDelta, kDk, kDiagonal>(p, w, jumps_shared).run();
   } else {
     give_registers<64>();
-    copy_operators<kDelta, kDk>(p, w, jumps_shared);
+    copy_operators<kDelta, kDk, kDiagonal>(p, w, jumps_shared);
     __syncwarp();
   }
   cluster_barrier();  // nobody copies or arrives here any more

@@ -6,6 +6,7 @@
 #include "kernels/linear_attention/chunked_jumps.cuh"
 #include "kernels/linear_attention/chunked_prepare.cuh"
 #include "kernels/linear_attention/chunked_step.cuh"
+#include "kernels/linear_attention/chunked_step_plan.h"
 #include "kernels/linear_attention/chunked_walk.cuh"
 
 namespace hypic::cuda {
@@ -15,22 +16,23 @@ void allow_shared(Kernel kernel, int bytes, const char* name) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
 }
 
-template <bool kDelta, int kDk>
+template <bool kDelta, int kDk, bool kDiagonal>
 void launch_jumps(const ChunkedArgs& p, const SpanStage& stage, cudaStream_t stream) {
   const JumpsPlan plan = plan_jumps(stage.jumps_last - stage.first, p.Hv, p.dv, kDelta);
   if (plan.blocks == 0) return;
-  constexpr int kBytes = Jumps<kDelta, kDk>::kBytes;
-  allow_shared(jumps_kernel<kDelta, kDk>, kBytes, "linear_attention, jumps");
+  constexpr int kBytes = Jumps<kDelta, kDk, kDiagonal>::kBytes;
+  allow_shared(jumps_kernel<kDelta, kDk, kDiagonal>, kBytes, "linear_attention, jumps");
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
   const cudaLaunchConfig_t config{.gridDim = static_cast<unsigned>(plan.blocks),
-                                  .blockDim = Jumps<kDelta, kDk>::kThreads,
+                                  .blockDim = Jumps<kDelta, kDk, kDiagonal>::kThreads,
                                   .dynamicSmemBytes = kBytes,
                                   .stream = stream,
                                   .attrs = &cluster,
                                   .numAttrs = 1};
-  check(cudaLaunchKernelEx(&config, jumps_kernel<kDelta, kDk>, p, stage.first, plan.parts), "linear_attention, jumps");
+  check(cudaLaunchKernelEx(&config, jumps_kernel<kDelta, kDk, kDiagonal>, p, stage.first, plan.parts),
+        "linear_attention, jumps");
 }
 
 template <bool kDelta, int kDk, bool kDiagonal>
@@ -52,7 +54,7 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
   p.K = K.as<__nv_bfloat16>();
   p.Q = Q.as<__nv_bfloat16>();
   p.decays = decays.as<float>();
-  ChunkedArgs walked = p;  // with K and Q as `walk` reads them
+  ChunkedArgs walked = p;  // with K and Q as `walk` and `jumps` read them
   if constexpr (kDiagonal) {
     walked.k = {kDelta ? p.K : p.Z, int64_t{p.Hv} * kDk, kDk, 1};
     walked.q = {p.Q, int64_t{p.Hv} * kDk, kDk, 1};
@@ -92,14 +94,20 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
   for (const Level& level : table.levels()) {
     for (size_t i = 0; i < level.stages.size(); ++i) {
       const SpanStage& stage = level.stages[i];
-      if constexpr (!kDiagonal) launch_jumps<kDelta, kDk>(p, stage, stream);  // diagonal: see chunked_takes
+      launch_jumps<kDelta, kDk, kDiagonal>(walked, stage, stream);
       launch_walk(stage, i == 0 ? level.op_first : level.op_last, level.op_last);
     }
     if (level.last > level.single_first) {
-      const dim3 blocks(static_cast<unsigned>((level.last - level.single_first) * p.Hv),
-                        static_cast<unsigned>(ceil_div(p.dv, kStepColumns)));
-      launch_next("linear_attention, step", step_kernel<kDelta, kDk, kDiagonal>, blocks, dim3(kStepThreads), 0, stream,
-                  p, level.single_first);
+      const int32_t rows = level.last - level.single_first;
+      const int columns = plan_step_columns(sms, rows, p.Hv, p.dv);
+      const auto launch = [&](auto kernel) {
+        const dim3 blocks(static_cast<unsigned>(rows * p.Hv), static_cast<unsigned>(ceil_div(p.dv, columns)));
+        launch_next("linear_attention, step", kernel, blocks, dim3(kStepThreads), 0, stream, p, level.single_first);
+      };
+      if (columns == 64)
+        launch(step_kernel<kDelta, kDk, kDiagonal, 64>);
+      else
+        launch(step_kernel<kDelta, kDk, kDiagonal, 32>);
     }
   }
 }
