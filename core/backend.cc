@@ -91,10 +91,27 @@ void Backend::gated_norm(const GatedNormArgs& a) {
   if (!a.gate_first) gate_mul({x, a.gate, a.activation, a.out});
 }
 
+void Backend::gated_linear_attention(const GatedLinearAttentionArgs& a) {
+  conv_gates(a.inputs);
+  linear_attention(a.attention);
+  gated_norm(a.norm);
+}
+
+void Backend::shared_expert(const SharedExpertArgs& a) {
+  matmul({.x = a.x, .w = a.in, .out = a.projected});
+  gate_mul({a.gate ? a.up : Tensor(), a.gate ? a.gate : a.up, a.activation, a.up});
+  matmul({.x = a.up, .w = a.down, .out = a.part});
+  if (a.row_gate)
+    add_gated({a.out, a.part, a.row_gate, Activation::sigmoid});
+  else
+    add({a.out, a.part});
+}
+
 void Backend::moe(const MoeArgs& a) {
   matmul({.x = a.experts.x, .w = a.router, .out = a.route.logits});
   route(a.route);
   experts(a.experts);
+  if (a.shared.in) shared_expert(a.shared);
 }
 
 std::vector<double> to_doubles(Backend& backend, const Tensor& tensor) {

@@ -285,10 +285,34 @@ struct GatedNormArgs {  // out = rms_norm(x) ⊙ activation(gate), or rms_norm(x
   bool gate_first = false;
 };
 
+// conv_gates, linear_attention and gated_norm, one after another. What passes from one to the next is given twice; but
+// for norm.out it is anything afterwards.
+struct GatedLinearAttentionArgs {
+  ConvGatesArgs inputs;
+  LinearAttentionArgs attention;
+  GatedNormArgs norm;
+};
+
+// out += sigmoid(row_gate) · down (activation(gate) ⊙ up), the three being columns of `projected` = x · inᵀ: an expert
+// that every row goes to.
+struct SharedExpertArgs {
+  Tensor x;          // [R, N]
+  Tensor in;         // [M, N], M ≥ the columns of the three
+  Tensor projected;  // [R, M], overwritten
+  Tensor up;         // [R, I]
+  Tensor gate;       // [R, I]; empty: activation(up) alone
+  Tensor row_gate;   // [R, 1]; empty: 1
+  Activation activation;
+  Tensor down;       // [N, I]
+  Tensor part;       // [R, N], overwritten
+  Tensor out;        // [R, N]
+};
+
 struct MoeArgs {        // router, then experts; the fields that pass from one to the next are given twice
   Tensor router;        // [E, N]
   RouteArgs route;
   ExpertsArgs experts;
+  SharedExpertArgs shared;  // its out being that of experts; `in` empty: there is none
 };
 
 // Bytes that allocate gave and release has not taken back.
@@ -413,6 +437,8 @@ class Backend {
   virtual void conv_gates(const ConvGatesArgs&);
   virtual void qk_norm_append(const QkNormAppendArgs&);
   virtual void gated_norm(const GatedNormArgs&);
+  virtual void gated_linear_attention(const GatedLinearAttentionArgs&);
+  virtual void shared_expert(const SharedExpertArgs&);
   virtual void moe(const MoeArgs&);
 };
 

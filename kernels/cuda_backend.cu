@@ -20,6 +20,7 @@
 #include "kernels/common/timings.cuh"
 #include "kernels/linear_attention/chunked.cuh"
 #include "kernels/linear_attention/elementwise.cuh"
+#include "kernels/linear_attention/gated_row.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
 #include "kernels/linear_attention/low_rank.cuh"
 #include "kernels/ops/attention.cuh"
@@ -32,6 +33,7 @@
 #include "kernels/ops/matmul.cuh"
 #include "kernels/ops/matmul_rows.cuh"
 #include "kernels/ops/moe.cuh"
+#include "kernels/ops/moe_rows.cuh"
 #include "kernels/ops/norm.cuh"
 #include "kernels/ops/pieces.cuh"
 #include "kernels/ops/pointwise.cuh"
@@ -245,7 +247,7 @@ class CudaBackend final : public Backend {
     if (fast() && experts_wgmma_takes(a, sms_))
       run("experts/wgmma", cuda::experts_wgmma, a, sms_, stream_);
     else if (fast() && experts_mma_takes(a))
-      run("experts/mma", cuda::experts_mma, a, sms_, stream_);
+      run("experts/mma", cuda::experts_mma, a, ExpertsMore{}, sms_, stream_);
     else
       run("experts/plain", cuda::experts, a, stream_);
   }
@@ -280,6 +282,18 @@ class CudaBackend final : public Backend {
       run("gated_norm/pieces", cuda::gated_norm_pieces, a, stream_);
     else
       Backend::gated_norm(a);
+  }
+  void gated_linear_attention(const GatedLinearAttentionArgs& a) override {
+    if (fast() && gated_row_takes(a, table_, sms_))
+      run("gated_linear_attention/row", cuda::gated_row, a, table_, stream_);
+    else
+      Backend::gated_linear_attention(a);
+  }
+  void moe(const MoeArgs& a) override {
+    if (fast() && moe_rows_takes(a, sms_))
+      run("moe/rows", cuda::moe_rows, a, recording_arena != nullptr, sms_, stream_);
+    else
+      Backend::moe(a);
   }
   void all_reduce(const Tensor& tensor) override {
     if (!group_) return;

@@ -160,12 +160,16 @@ class Pass {
     }
   }
 
-  // What it returns is its stack's output, which may have further parts.
-  Tensor ffn(const std::string& part, const FfnSpec& f, const Tensor& x, const Tensor& out) {
-    const Stack& in = stack(part + "in");
+  // Where the output of a feed-forward part's stack goes.
+  const Tensor& inner(const Stack& in) {
     Buffer& projected = inner_[in.weights[0]];
     if (!projected) projected = activation(in.weights[0]);
-    const Tensor up = in.columns(projected, 0);
+    return projected;
+  }
+
+  void ffn(const std::string& part, const FfnSpec& f, const Tensor& x, const Tensor& out) {
+    const Stack& in = stack(part + "in");
+    const Tensor projected = inner(in), up = in.columns(projected, 0);
     if (f.gated) {
       const auto [gate, end] = in.parts[1];
       project(x, in, {{0, 1}, {gate, f.gate_scale}, {end, 1}}, projected);
@@ -175,7 +179,6 @@ class Pass {
       backend_.gate_mul({{}, up, f.activation, up});
     }
     backend_.matmul({up, model_.weight(prefix_ + part + "down"), out, f.down_scale});
-    return projected;
   }
 
   void moe(const Tensor& x) {
@@ -185,24 +188,39 @@ class Pass {
       route_weights_ = state_rows(m.active);
       route_experts_ = Buffer(backend_, DType::i32, {R_, m.active});
     }
-    const MoeArgs args{.router = weight("moe.router"),
-                       .route = {.logits = route_logits_,
-                                 .bias = m.bias ? weight("moe.bias") : Tensor(),
-                                 .score = m.score,
-                                 .groups = m.groups,
-                                 .kept_groups = m.kept_groups,
-                                 .renormalise = m.renormalise,
-                                 .scale = m.scale,
-                                 .experts = route_experts_,
-                                 .weights = route_weights_},
-                       .experts = {.x = x,
-                                   .experts = route_experts_,
-                                   .weights = route_weights_,
-                                   .up = weight("moe.up"),
-                                   .down = weight("moe.down"),
-                                   .gated = m.gated,
-                                   .activation = m.activation,
-                                   .out = update_}};
+    MoeArgs args{.router = weight("moe.router"),
+                 .route = {.logits = route_logits_,
+                           .bias = m.bias ? weight("moe.bias") : Tensor(),
+                           .score = m.score,
+                           .groups = m.groups,
+                           .kept_groups = m.kept_groups,
+                           .renormalise = m.renormalise,
+                           .scale = m.scale,
+                           .experts = route_experts_,
+                           .weights = route_weights_},
+                 .experts = {.x = x,
+                             .experts = route_experts_,
+                             .weights = route_weights_,
+                             .up = weight("moe.up"),
+                             .down = weight("moe.down"),
+                             .gated = m.gated,
+                             .activation = m.activation,
+                             .out = update_}};
+    if (m.shared_inner > 0) {
+      if (!shared_) shared_ = activation(spec_.hidden);
+      const Stack& in = stack("moe.shared.in");
+      const Tensor& projected = inner(in);
+      args.shared = {.x = x,
+                     .in = in.weights,
+                     .projected = projected,
+                     .up = in.columns(projected, 0),
+                     .gate = m.gated ? in.columns(projected, 1) : Tensor(),
+                     .row_gate = m.shared_gate ? in.columns(projected, m.gated ? 2 : 1) : Tensor(),
+                     .activation = m.activation,
+                     .down = weight("moe.shared.down"),
+                     .part = shared_,
+                     .out = update_};
+    }
     if (options_.routes) {  // the steps of the composite
       backend_.matmul({.x = x, .w = args.router, .out = route_logits_});
       backend_.route(args.route);
@@ -210,16 +228,11 @@ class Pass {
       follow_first_rank(route_experts_);
       follow_first_rank(route_weights_);
       backend_.experts(args.experts);
+      if (args.shared.in) backend_.shared_expert(args.shared);
     } else {
       backend_.moe(args);
     }
     tap_all("moe", {{"logits", route_logits_}, {"experts", route_experts_}, {"weights", route_weights_}});
-    if (m.shared_inner == 0) return;
-    if (!shared_) shared_ = activation(spec_.hidden);
-    const Tensor projected = ffn("moe.shared.", {.gated = m.gated, .activation = m.activation}, x, shared_);
-    if (!m.shared_gate) return backend_.add({update_, shared_});
-    const Tensor gate = stack("moe.shared.in").columns(projected, m.gated ? 2 : 1);
-    backend_.add_gated({update_, shared_, gate, Activation::sigmoid});
   }
 
   // What a hook may have changed on the first rank, on all.
@@ -266,75 +279,86 @@ class Pass {
     const Tensor o = per_head(o_, a.value_heads);
     Tensor g, beta;
     if (a.family == Family::lightning) {
-      if (a.activation != Activation::identity) backend_.gate_mul({{}, qkv, a.activation, qkv});
       g = weight("linear.log_decay").reshape({1, a.value_heads});  // the same for every row
       g.shape[0] = R_;
       g.stride[0] = 0;
     } else {
       g = by_channel ? per_head(g_, a.value_heads) : g_.tensor();
       beta = beta_;
-      prepare(in, pool, g);
     }
-    if (a.qk_norm == QkNorm::heads) {
-      backend_.rms_norm({q, weight("linear.q_norm"), spec_.norm_plus_one, spec_.norm_eps, per_head(q_, a.key_heads)});
-      backend_.rms_norm({k, weight("linear.k_norm"), spec_.norm_plus_one, spec_.norm_eps, per_head(k_, a.key_heads)});
-    }
+    const Tensor raw_q = q, raw_k = k;
     if (a.qk_norm != QkNorm::none) {
       q = per_head(q_, a.key_heads);
       k = per_head(k_, a.key_heads);
     }
-    if (a.rotary_dim > 0) {
-      backend_.rope({q, positions_, a.rotary_dim, a.rope_theta, q});
-      backend_.rope({k, positions_, a.rotary_dim, a.rope_theta, k});
+    const LinearAttentionArgs attention{.decay = family.decay,
+                                        .update = family.update,
+                                        .readout = family.readout,
+                                        .scale = a.scale,
+                                        .q = q,
+                                        .k = k,
+                                        .v = v,
+                                        .g = g,
+                                        .beta = beta,
+                                        .state = pool.state,
+                                        .operators = pool.operators(),
+                                        .side = family.side,
+                                        .rotary_dim = a.rotary_dim,
+                                        .rope_theta = a.rope_theta,
+                                        .o = o,
+                                        .skip = a.family == Family::mamba2 ? weight("linear.D") : Tensor()};
+    if (convolves && a.qk_norm != QkNorm::heads && a.rotary_dim == 0 && !a.norm_spans_ranks && !options_.tap) {
+      backend_.gated_linear_attention({conv_gates(in, pool, g), attention, gated_norm(z)});
+    } else {
+      if (convolves)
+        backend_.conv_gates(conv_gates(in, pool, g));
+      else if (a.activation != Activation::identity)
+        backend_.gate_mul({{}, qkv, a.activation, qkv});
+      if (a.qk_norm == QkNorm::heads) {
+        backend_.rms_norm({raw_q, weight("linear.q_norm"), spec_.norm_plus_one, spec_.norm_eps, q});
+        backend_.rms_norm({raw_k, weight("linear.k_norm"), spec_.norm_plus_one, spec_.norm_eps, k});
+      }
+      if (a.rotary_dim > 0) {
+        backend_.rope({q, positions_, a.rotary_dim, a.rope_theta, q});
+        backend_.rope({k, positions_, a.rotary_dim, a.rope_theta, k});
+      }
+      backend_.linear_attention(attention);
+      tap_all("linear", {{"qkv", qkv}, {"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}, {"o", o},
+                         {"state", pool.state}});
+      if (a.norm_spans_ranks)
+        norm_of_ranks(z);
+      else
+        backend_.gated_norm(gated_norm(z));
     }
-    backend_.linear_attention({.decay = family.decay,
-                               .update = family.update,
-                               .readout = family.readout,
-                               .scale = a.scale,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .g = g,
-                               .beta = beta,
-                               .state = pool.state,
-                               .operators = pool.operators(),
-                               .side = family.side,
-                               .rotary_dim = a.rotary_dim,
-                               .rope_theta = a.rope_theta,
-                               .o = o,
-                               .skip = a.family == Family::mamba2 ? weight("linear.D") : Tensor()});
-    tap_all("linear", {{"qkv", qkv}, {"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}, {"o", o},
-                       {"state", pool.state}});
-    gated_norm(z);
     backend_.matmul({o_, weight("linear.out"), out, a.out_scale});
   }
 
   // o_ ← its norm, gated by z.
-  void gated_norm(const Tensor& z) {
+  void norm_of_ranks(const Tensor& z) {
     const LinearSpec& a = spec_.linear;
-    if (a.norm_spans_ranks) {
-      const Tensor o = per_head(o_, a.value_heads);
-      const int64_t first = spec_.rank * a.value_heads;
-      if (a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
-      const Tensor all = per_head(gathered(all_o_, spec_.ranks * a.value_heads, o, first), a.norm_groups);
-      backend_.rms_norm({all, weight("linear.norm"), false, a.norm_eps, all});
-      backend_.copy(o, own_heads(all_o_, first, o));
-      if (!a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
-      return;
-    }
+    const Tensor o = per_head(o_, a.value_heads);
+    const int64_t first = spec_.rank * a.value_heads;
+    if (a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
+    const Tensor all = per_head(gathered(all_o_, spec_.ranks * a.value_heads, o, first), a.norm_groups);
+    backend_.rms_norm({all, weight("linear.norm"), false, a.norm_eps, all});
+    backend_.copy(o, own_heads(all_o_, first, o));
+    if (!a.gate_first) backend_.gate_mul({o_, z, a.gate, o_});
+  }
+  GatedNormArgs gated_norm(const Tensor& z) const {
+    const LinearSpec& a = spec_.linear;
     const int64_t groups = a.norm_groups == 0 ? a.value_heads : std::max(a.norm_groups, 1);
     const Tensor by_group = per_head(o_, groups);
-    backend_.gated_norm({.x = by_group,
-                         .weight = a.norm_groups < 0 ? Tensor() : weight("linear.norm"),
-                         .eps = a.norm_eps,
-                         .gate = per_head(z, groups),
-                         .activation = a.gate,
-                         .out = by_group,
-                         .gate_first = a.gate_first});
+    return {.x = by_group,
+            .weight = a.norm_groups < 0 ? Tensor() : weight("linear.norm"),
+            .eps = a.norm_eps,
+            .gate = per_head(z, groups),
+            .activation = a.gate,
+            .out = by_group,
+            .gate_first = a.gate_first};
   }
 
   // Convolution, l2 norms and gates of the families that have them.
-  void prepare(const Stack& in, LinearPool& pool, const Tensor& g) {
+  ConvGatesArgs conv_gates(const Stack& in, LinearPool& pool, const Tensor& g) {
     const LinearSpec& a = spec_.linear;
     const bool mamba = a.family == Family::mamba2, l2 = a.qk_norm == QkNorm::l2;
     Tensor alpha = in.columns(linear_in_, 2);
@@ -342,26 +366,26 @@ class Pass {
       backend_.matmul({alpha, weight("linear.decay"), alpha_, a.dt_scale});
       alpha = alpha_;
     }
-    backend_.conv_gates({.conv = {.x = in.columns(linear_in_, 0),
-                                  .w = weight("linear.conv"),
-                                  .activation = a.activation,
-                                  .window = pool.window,
-                                  .tail = pool.tail,
-                                  .out = conv_,
-                                  .bias = a.conv_bias ? weight("linear.conv_bias") : Tensor()},
-                         .key_heads = a.key_heads,
-                         .key_dim = a.key_dim,
-                         .l2_eps = 1e-6,
-                         .q = l2 ? per_head(q_, a.key_heads) : Tensor(),
-                         .k = l2 ? per_head(k_, a.key_heads) : Tensor(),
-                         .decay = {.x = g.rank == 3 ? per_head(alpha, a.value_heads) : alpha,
-                                   .A_log = weight("linear.A_log"),
-                                   .dt_bias = weight("linear.dt_bias"),
-                                   .out = g,
-                                   .step = mamba ? beta_.tensor() : Tensor(),
-                                   .step_min = a.step_min,
-                                   .step_max = a.step_max},
-                         .beta = {a.takes_beta() ? in.columns(linear_in_, 3) : Tensor(), beta_, a.beta_scale}});
+    return {.conv = {.x = in.columns(linear_in_, 0),
+                     .w = weight("linear.conv"),
+                     .activation = a.activation,
+                     .window = pool.window,
+                     .tail = pool.tail,
+                     .out = conv_,
+                     .bias = a.conv_bias ? weight("linear.conv_bias") : Tensor()},
+            .key_heads = a.key_heads,
+            .key_dim = a.key_dim,
+            .l2_eps = 1e-6,
+            .q = l2 ? per_head(q_, a.key_heads) : Tensor(),
+            .k = l2 ? per_head(k_, a.key_heads) : Tensor(),
+            .decay = {.x = g.rank == 3 ? per_head(alpha, a.value_heads) : alpha,
+                      .A_log = weight("linear.A_log"),
+                      .dt_bias = weight("linear.dt_bias"),
+                      .out = g,
+                      .step = mamba ? beta_.tensor() : Tensor(),
+                      .step_min = a.step_min,
+                      .step_max = a.step_max},
+            .beta = {a.takes_beta() ? in.columns(linear_in_, 3) : Tensor(), beta_, a.beta_scale}};
   }
 
   void attention(const Tensor& x, AttentionPool& pool, const Tensor& out) {

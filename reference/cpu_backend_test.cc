@@ -374,7 +374,9 @@ TEST_P(CpuBackendTest, Moe) {
                   .scale = 2.5,
                   .experts = chosen,
                   .weights = weights};
-  backend->moe({router, route, {x, chosen, weights, up, down, true, Activation::silu, out}});
+  backend->moe({.router = router,
+                .route = route,
+                .experts = {x, chosen, weights, up, down, true, Activation::silu, out}});
   backend->matmul({x, router, plain_logits});
   route.logits = plain_logits, route.experts = plain_chosen, route.weights = plain_weights;
   backend->route(route);

@@ -57,6 +57,8 @@ struct Replaced {
   Operation<ConvGatesArgs> conv_gates;
   Operation<QkNormAppendArgs> qk_norm_append;
   Operation<GatedNormArgs> gated_norm;
+  Operation<GatedLinearAttentionArgs> gated_linear_attention;
+  Operation<SharedExpertArgs> shared_expert;
   Operation<MoeArgs> moe;
 };
 
@@ -118,6 +120,8 @@ class BrokenBackend final : public Backend {
   HYPIC_OPERATION(Backend::, conv_gates, ConvGatesArgs)
   HYPIC_OPERATION(Backend::, qk_norm_append, QkNormAppendArgs)
   HYPIC_OPERATION(Backend::, gated_norm, GatedNormArgs)
+  HYPIC_OPERATION(Backend::, gated_linear_attention, GatedLinearAttentionArgs)
+  HYPIC_OPERATION(Backend::, shared_expert, SharedExpertArgs)
   HYPIC_OPERATION(Backend::, moe, MoeArgs)
 #undef HYPIC_OPERATION
 

@@ -181,6 +181,9 @@ Tensor Trial::index_output(const std::string& name, std::initializer_list<int64_
   return arena_.output(name, shape, DType::i32);
 }
 
+Tensor Trial::gate_inout(const std::string& name, const Array& values) {
+  return arena_.inout(name, values, context_.state());
+}
 Tensor Trial::gate_input(const std::string& name, const Array& values) {
   return arena_.input(name, values, context_.state());
 }

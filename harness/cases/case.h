@@ -121,6 +121,7 @@ class Trial {
   Tensor gate_input(const std::string& name, const Array& values);
   Tensor gate_output(const std::string& name, std::initializer_list<int64_t> shape,
                      int64_t gap = 0);
+  Tensor gate_inout(const std::string& name, const Array& values);
 
   void call(const std::function<void(Backend&)>& operation);
 

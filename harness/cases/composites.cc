@@ -207,6 +207,141 @@ void conv_gates(Context& c) {
   }
 }
 
+// A chain of `rows` tokens in a row, one after another; every other one is fresh.
+ChainTable chains_of(const std::vector<int32_t>& rows) {
+  ChainTable table;
+  for (int32_t i = 0; i < static_cast<int32_t>(rows.size()); ++i) {
+    Chain chain;
+    chain.item_begin = i;
+    chain.item_end = i + 1;
+    chain.row_begin = table.row_count();
+    chain.row_end = chain.row_begin + rows[i];
+    chain.state = i;
+    chain.fresh = i % 2 == 1;
+    chain.kv_begin = chain.fresh ? 0 : 7;
+    ChainItem item;
+    item.begin = chain.row_begin;
+    item.end = chain.row_end;
+    table.chains.push_back(chain);
+    table.items.push_back(item);
+    for (int32_t r = 0; r < rows[i]; ++r) {
+      table.tokens.push_back(0);
+      table.positions.push_back(chain.kv_begin + r);
+      table.chain_of.push_back(i);
+    }
+  }
+  return table;
+}
+
+// Heads of D dims by the gated delta rule, after states and windows that the chains have.
+void gated_linear_attention_of(Context& c, const std::vector<int32_t>& rows, int64_t Hk, int64_t Hv, int64_t D) {
+  const ChainTable table = chains_of(rows);
+  const int64_t R = table.row_count(), S = static_cast<int64_t>(rows.size()), C = (2 * Hk + Hv) * D;
+  Trial t(c, 96);
+  const Array x = t.normals({R, C}), w = t.normals({C, 4}, 0.5), z = t.normals({R, Hv, D}), alpha = t.normals({R, Hv}),
+              logit = t.normals({R, Hv}), weight = t.normals({D}),
+              A_log = rounded(t.draw().normals({Hv}), c.state()),
+              dt_bias = rounded(t.draw().normals({Hv}), c.state()), old_window = t.normals({S, 3, C});
+  Array old_state = t.draw().normals({S, Hv, D, D});
+  for (double& value : old_state.data) value *= 0.3;
+  old_state = rounded(old_state, c.state());
+  Array state = old_state, window = old_window, read({R, Hv, D});
+  const double scale = 1 / std::sqrt(static_cast<double>(D));
+  for (const Chain& chain : table.chains) {
+    const int64_t s = chain.state;
+    if (chain.fresh) {
+      std::fill_n(window.data.begin() + s * 3 * C, 3 * C, 0.0);
+      std::fill_n(state.data.begin() + s * Hv * D * D, Hv * D * D, 0.0);
+    }
+    for (int64_t r = chain.row_begin; r < chain.row_end; ++r) {
+      Array qkv({1, 2 * Hk + Hv, D});
+      for (int64_t i = 0; i < C; ++i) {
+        double sum = w(i, 3) * x(r, i);
+        for (int64_t j = 0; j < 3; ++j) sum += w(i, j) * window(s, j, i);
+        qkv.data[i] = oracle::activate(sum, Activation::silu);
+        for (int64_t j = 0; j < 2; ++j) window(s, j, i) = window(s, j + 1, i);
+        window(s, 2, i) = x(r, i);
+      }
+      const Array normed = oracle::l2_norm(qkv, 1e-6);
+      for (int64_t h = 0; h < Hv; ++h) {
+        const int64_t kh = h / (Hv / Hk);
+        const double decay = std::exp(-std::exp(A_log(h)) * oracle::softplus(alpha(r, h) + dt_bias(h))),
+                     beta = oracle::activate(logit(r, h), Activation::sigmoid);
+        for (int64_t j = 0; j < D; ++j) {
+          double old = 0;
+          for (int64_t i = 0; i < D; ++i) old += decay * state(s, h, i, j) * normed(0, Hk + kh, i);
+          const double d = beta * (qkv(0, 2 * Hk + h, j) - old);
+          for (int64_t i = 0; i < D; ++i) {
+            double& at = state(s, h, i, j);
+            at = decay * at + normed(0, Hk + kh, i) * d;
+            read(r, h, j) += scale * normed(0, kh, i) * at;
+          }
+        }
+      }
+    }
+  }
+  Array want = oracle::rms_norm(read, weight, false, 1e-6);
+  for (size_t i = 0; i < want.data.size(); ++i) want.data[i] *= oracle::activate(z.data[i], Activation::silu);
+
+  const Tensor conv = t.output("conv.out", {R, C}), q = t.output("q", {R, Hk, D}), k = t.output("k", {R, Hk, D}),
+               g = t.gate_output("g", {R, Hv}), beta = t.gate_output("beta", {R, Hv}), o = t.output("o", {R, Hv, D}),
+               states = t.gate_inout("state", old_state), windows = t.inout("window", old_window),
+               tail = t.output("tail", {1, 3, C}), T = t.gate_output("T", {1, Hv, D * D}),
+               U = t.gate_output("U", {1, Hv, D * D});
+  t.call([&](Backend& b) {
+    b.begin(table);
+    b.gated_linear_attention(
+        {.inputs = {.conv = {.x = t.input("x", x, 8),
+                             .w = t.input("w", w),
+                             .activation = Activation::silu,
+                             .window = windows,
+                             .tail = tail,
+                             .out = conv},
+                    .key_heads = static_cast<int>(Hk),
+                    .key_dim = static_cast<int>(D),
+                    .l2_eps = 1e-6,
+                    .q = q,
+                    .k = k,
+                    .decay = {.x = t.input("alpha", alpha, 8),
+                              .A_log = t.gate_input("A_log", A_log),
+                              .dt_bias = t.gate_input("dt_bias", dt_bias),
+                              .out = g},
+                    .beta = {.x = t.input("logit", logit, 8), .out = beta}},
+         .attention = {.decay = Decay::scalar,
+                       .update = Update::delta,
+                       .readout = Readout::plain,
+                       .scale = scale,
+                       .q = q,
+                       .k = k,
+                       .v = conv.columns(2 * Hk * D, C).reshape({R, Hv, D}),
+                       .g = g,
+                       .beta = beta,
+                       .state = states,
+                       .operators = {.kind = OperatorKind::dense,
+                                     .T = T.reshape({1, Hv, D, D}),
+                                     .U = U.reshape({1, Hv, D, D})},
+                       .o = o},
+         .norm = {.x = o,
+                  .weight = t.input("weight", weight),
+                  .eps = 1e-6,
+                  .gate = t.input("z", z, 8),
+                  .activation = Activation::silu,
+                  .out = o}});
+  });
+  const std::string what = str(S, " chains of ", R, " rows, ", Hk, " and ", Hv, " heads of ", D, ", ");
+  t.compare(what + "o", o, want);
+  t.compare(what + "state", states, state);
+  t.compare(what + "window", windows, window);
+}
+
+void gated_linear_attention(Context& c) {
+  gated_linear_attention_of(c, {1, 1, 1}, 1, 2, 8);
+  for (const std::vector<int32_t>& rows : {std::vector<int32_t>{1}, {1, 1, 1}, {3, 1}}) {
+    gated_linear_attention_of(c, rows, 2, 4, 128);
+    gated_linear_attention_of(c, rows, 1, 1, 128);
+  }
+}
+
 enum class Weights { each_head, all_heads, none };
 
 // x [R, H, D] normalised by head, or all heads of a row as one vector.
@@ -274,6 +409,7 @@ std::vector<Case> composite_cases() {
           {"add_gated/rows", "add_gated", "", add_gated},
           {"gated_norm/orders", "gated_norm", "", gated_norm},
           {"conv_gates/inputs", "conv_gates", "", conv_gates},
+          {"gated_linear_attention/rows", "gated_linear_attention", "", gated_linear_attention},
           {"qk_norm_append/rows", "qk_norm_append", "", qk_norm_append}};
 }
 

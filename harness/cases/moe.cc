@@ -189,38 +189,80 @@ void experts_aligned(Context& c) {
                  {6000, 1, 67, 136, 72, false, Activation::relu2}}, 8);
 }
 
-void moe(Context& c) {
-  const Mlp m{17, 3, 8, 24, 20};
+// With a shared expert of `shared` inner activations, where that is more than 0, and `row_gate` of it.
+void moe_of(Context& c, const Mlp& m, int64_t shared, bool row_gate) {
   const Routing r{.E = m.E, .k = m.k};
   Trial t(c, 104);
+  const int64_t parts = m.gated ? 2 : 1, M = parts * shared + 8;
   const Array x = t.normals({m.R, m.N}), router = t.normals({m.E, m.N}),
-              up = t.normals({m.E, 2 * m.I, m.N}, 0.2), down = t.normals({m.E, m.N, m.I}, 0.2);
+              up = t.normals({m.E, parts * m.I, m.N}, 0.2), down = t.normals({m.E, m.N, m.I}, 0.2),
+              in = t.normals({M, m.N}, 0.2), shared_down = t.normals({m.N, shared}, 0.2);
   Array logits({m.R, m.E});
   for (int64_t row = 0; row < m.R; ++row)
     for (int64_t e = 0; e < m.E; ++e)
       for (int64_t n = 0; n < m.N; ++n) logits(row, e) += router(e, n) * x(row, n);
   const Routed way = routed(logits, {}, r);
+  Array want = mixed(m, x, way.experts, way.weights, up, down);
+  for (int64_t row = 0; row < m.R && shared > 0; ++row) {
+    const auto projected = [&](int64_t i) {
+      double sum = 0;
+      for (int64_t n = 0; n < m.N; ++n) sum += in(i, n) * x(row, n);
+      return sum;
+    };
+    const double gate = row_gate ? oracle::activate(projected(parts * shared), Activation::sigmoid) : 1;
+    for (int64_t i = 0; i < shared; ++i) {
+      const double inner = oracle::activate(projected(m.gated ? shared + i : i), m.activation) *
+                           (m.gated ? projected(i) : 1);
+      for (int64_t n = 0; n < m.N; ++n) want(row, n) += gate * shared_down(n, i) * inner;
+    }
+  }
   const Tensor xt = t.input("x", x), logits_t = t.gate_output("logits", {m.R, m.E}),
                chosen = t.index_output("experts", {m.R, m.k}),
                weights = t.gate_output("weights", {m.R, m.k}), out = t.output("out", {m.R, m.N});
-  t.call([&](Backend& b) {
-    b.moe({.router = t.input("router", router),
-           .route = {.logits = logits_t,
-                     .score = r.score,
-                     .renormalise = true,
-                     .experts = chosen,
-                     .weights = weights},
-           .experts = {.x = xt,
-                       .experts = chosen,
-                       .weights = weights,
-                       .up = t.input("up", up),
-                       .down = t.input("down", down),
-                       .gated = true,
-                       .activation = Activation::silu,
-                       .out = out}});
-  });
-  c.identical("experts", t.read(chosen), way.experts);
-  t.compare("out", out, mixed(m, x, way.experts, way.weights, up, down));
+  MoeArgs args{.router = t.input("router", router),
+               .route = {.logits = logits_t,
+                         .score = r.score,
+                         .renormalise = true,
+                         .experts = chosen,
+                         .weights = weights},
+               .experts = {.x = xt,
+                           .experts = chosen,
+                           .weights = weights,
+                           .up = t.input("up", up),
+                           .down = t.input("down", down),
+                           .gated = m.gated,
+                           .activation = m.activation,
+                           .out = out}};
+  if (shared > 0) {
+    const Tensor projected = t.output("projected", {m.R, M});
+    args.shared = {.x = xt,
+                   .in = t.input("in", in),
+                   .projected = projected,
+                   .up = projected.columns(0, shared),
+                   .gate = m.gated ? projected.columns(shared, 2 * shared) : Tensor(),
+                   .row_gate = row_gate ? projected.columns(parts * shared, parts * shared + 1) : Tensor(),
+                   .activation = m.activation,
+                   .down = t.input("shared_down", shared_down),
+                   .part = t.output("part", {m.R, m.N}),
+                   .out = out};
+  }
+  t.call([&](Backend& b) { b.moe(args); });
+  const std::string what = str(m.R, " rows to ", m.k, " of ", m.E, m.gated ? "" : ", ungated",
+                               shared > 0 ? ", and a shared one" : "", shared > 0 && row_gate ? " with a gate" : "");
+  c.identical(what + ", experts", t.read(chosen), way.experts);
+  t.compare(what + ", out", out, want);
+}
+
+void moe(Context& c) { moe_of(c, {17, 3, 8, 24, 20}, 0, false); }
+
+// Few rows in whole pieces of 16 bytes go through fewer kernels than many, or others.
+void moe_shared(Context& c) {
+  for (const int64_t R : {1, 5, 16, 17})
+    for (const bool row_gate : {false, true}) {
+      moe_of(c, {R, 3, 8, 24, 20}, 12, row_gate);
+      moe_of(c, {R, 4, 40, 80, 64}, 72, row_gate);
+    }
+  for (const int64_t R : {1, 9}) moe_of(c, {R, 4, 40, 72, 40, false, Activation::relu2}, 64, false);
 }
 
 }  // namespace
@@ -230,7 +272,8 @@ std::vector<Case> moe_cases() {
           {"route/ties", "route", "", route_ties},
           {"experts/kinds", "experts", "", experts},
           {"experts/aligned", "experts", "", experts_aligned},
-          {"moe/rows", "moe", "", moe}};
+          {"moe/rows", "moe", "", moe},
+          {"moe/shared", "moe", "", moe_shared}};
 }
 
 }  // namespace hypic::conformance

@@ -19,20 +19,29 @@ __device__ inline void follow() {
   cudaTriggerProgrammaticLaunchCompletion();
 }
 
+// clusters: blocks of one, along x.
 template <class... Params, class... Args>
-void launch_next(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, int shared_bytes,
-                 cudaStream_t stream, Args&&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_next_clusters(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, int shared_bytes,
+                          int clusters, cudaStream_t stream, Args&&... args) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(clusters), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = clusters > 1 ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+}
+
+template <class... Params, class... Args>
+void launch_next(const char* name, void (*kernel)(Params...), dim3 blocks, dim3 threads, int shared_bytes,
+                 cudaStream_t stream, Args&&... args) {
+  launch_next_clusters(name, kernel, blocks, threads, shared_bytes, 1, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace hypic::cuda

@@ -24,6 +24,7 @@ struct ChunkedArgs {
   __nv_bfloat16* M;  // [R, Hv, 64] · scale · decay; nothing right of the diagonal's 16 × 16
   __nv_bfloat16* Z;  // [R, Hv, dk]
   float4* gates;     // [Hv, R]: β, exp(γ), exp(γ_C − γ), γ
+  int32_t* ready;    // [decays_slot, Hk] ≠ 0 where `prepare` has left these of a chunk's key head, beside `walk`; or null
   // Where a decay is one a key dim, instead of gates, and Z also of Update::add:
   __nv_bfloat16 *K, *Q;  // [R, Hv, dk], decayed from the chunk's begin; K of the delta rule only
   float* decays;         // [decays_slot, Hv, dk]: decay_factor of a chunk; see decays_of

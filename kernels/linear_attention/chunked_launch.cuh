@@ -1,12 +1,14 @@
 // The launches of chunked linear attention, for the files of its instances.
 #pragma once
 
+#include "kernels/common/launch_next.cuh"
 #include "kernels/common/scratch.cuh"
 #include "kernels/linear_attention/chunked_diagonal.cuh"
+#include "kernels/linear_attention/chunked_diagonal_step.cuh"
 #include "kernels/linear_attention/chunked_jumps.cuh"
 #include "kernels/linear_attention/chunked_prepare.cuh"
+#include "kernels/linear_attention/chunked_prepare_delta.cuh"
 #include "kernels/linear_attention/chunked_step.cuh"
-#include "kernels/linear_attention/chunked_step_plan.h"
 #include "kernels/linear_attention/chunked_walk.cuh"
 
 namespace hypic::cuda {
@@ -14,6 +16,22 @@ namespace hypic::cuda {
 template <class Kernel>
 void allow_shared(Kernel kernel, int bytes, const char* name) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+}
+
+template <int kDk>
+void launch_prepare_delta(const ChunkedArgs& p, int chunks, int heads, int beside, cudaStream_t stream) {
+  const int units = chunks * (p.Hv / heads);
+  const auto launch = [&](auto kernel, int blocks, int groups) {
+    const int bytes = groups * PrepareDeltaShared<kDk>::kBytes;
+    allow_shared(kernel, bytes, "linear_attention, prepare");
+    kernel<<<blocks, groups * kPrepareThreads, bytes, stream>>>(p, heads, units);
+    check_launch("linear_attention, prepare");
+  };
+  if (beside > 0)
+    launch(prepare_delta_kernel<kDk, kPrepareGroups>,
+           std::min(beside, static_cast<int>(ceil_div(units, kPrepareGroups))), kPrepareGroups);
+  else
+    launch(prepare_delta_kernel<kDk, 1>, units, 1);
 }
 
 template <bool kDelta, int kDk, bool kDiagonal>
@@ -35,6 +53,16 @@ void launch_jumps(const ChunkedArgs& p, const SpanStage& stage, cudaStream_t str
         "linear_attention, jumps");
 }
 
+// Multiprocessors that `prepare` has to itself while `walk` goes along the only chain of a table; else 0, before it.
+inline int prepare_beside(const ChunkedArgs& p, int Hk, int dk, const TableUpload& table, int sms) {
+  const std::vector<Level>& levels = table.levels();
+  if (levels.size() != 1 || levels[0].stages.size() != 1) return 0;
+  const SpanStage& stage = levels[0].stages[0];
+  if (stage.jumps_last > stage.first || stage.last - stage.first != 1) return 0;
+  const WalkPlan walk = plan_walk(sms, 1, levels[0].op_last - levels[0].op_first, p.Hv, dk, p.dv, true);
+  return plan_prepare_beside(sms, walk.blocks, table.chunk_count(), Hk, p.Hv);
+}
+
 template <bool kDelta, int kDk, bool kDiagonal>
 void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cudaStream_t stream) {
   const int chunks = table.chunk_count();
@@ -48,6 +76,13 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
                  ? (decays_slot(table.item_count(), static_cast<int32_t>(p.rows)) + 1) * p.Hv * kDk * sizeof(float)
                  : 0,
              stream);
+  int beside = 0;
+  if constexpr (kDelta && !kDiagonal) beside = prepare_beside(p, Hk, kDk, table, sms);
+  const size_t ready_bytes =
+      beside > 0 ? (decays_slot(table.item_count(), static_cast<int32_t>(p.rows)) + 1) * Hk * sizeof(int32_t) : 0;
+  const Scratch ready(ready_bytes, stream);
+  if (beside > 0) check(cudaMemsetAsync(ready.as<void>(), 0, ready_bytes, stream), "linear_attention, prepare");
+  p.ready = ready.as<int32_t>();
   p.M = M.as<__nv_bfloat16>();
   p.Z = Z.as<__nv_bfloat16>();
   p.gates = gates.as<float4>();
@@ -69,6 +104,9 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
     };
     if constexpr (kDiagonal) {
       launch_prepare(prepare_diagonal_kernel<kDelta, kDk>, DiagonalShared<kDelta, kDk>::kBytes, 1);
+    } else if constexpr (kDelta) {
+      launch_prepare_delta<kDk>(p, chunks, beside > 0 ? p.group : plan_prepare_heads(sms, chunks, Hk, p.Hv), beside,
+                                stream);
     } else {
       const int heads = plan_prepare_heads(sms, chunks, Hk, p.Hv);
       launch_prepare(prepare_kernel<kDelta, kDk>, PrepareShared<kDelta, kDk>::kBytes, heads, heads);
@@ -81,6 +119,9 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
     const WalkGrid grid{stage.jumps_last, op_first, chains, ops, plan.works(), plan.v_parts, plan.t_parts};
     const auto launch = [&](auto kernel, int threads, int bytes) {
       allow_shared(kernel, bytes, "linear_attention, walk");
+      if (beside > 0)
+        return launch_next("linear_attention, walk", kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                           dim3(static_cast<unsigned>(threads)), bytes, stream, walked, grid);
       kernel<<<plan.blocks, threads, bytes, stream>>>(walked, grid);
       check_launch("linear_attention, walk");
     };
@@ -99,15 +140,16 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
     }
     if (level.last > level.single_first) {
       const int32_t rows = level.last - level.single_first;
-      const int columns = plan_step_columns(sms, rows, p.Hv, p.dv);
-      const auto launch = [&](auto kernel) {
+      const auto launch = [&](auto kernel, int columns) {
         const dim3 blocks(static_cast<unsigned>(rows * p.Hv), static_cast<unsigned>(ceil_div(p.dv, columns)));
         launch_next("linear_attention, step", kernel, blocks, dim3(kStepThreads), 0, stream, p, level.single_first);
       };
-      if (columns == 64)
-        launch(step_kernel<kDelta, kDk, kDiagonal, 64>);
+      if constexpr (kDiagonal)
+        launch(diagonal_step_kernel<kDelta, kDk>, kDiagonalStepColumns);
+      else if (p.dv >= 128)  // longer pieces of a row, unless a head would be one block
+        launch(step_kernel<kDelta, kDk, 64>, 64);
       else
-        launch(step_kernel<kDelta, kDk, kDiagonal, 32>);
+        launch(step_kernel<kDelta, kDk, 32>, 32);
     }
   }
 }

@@ -69,4 +69,10 @@ int plan_prepare_heads(int sms, int chunks, int Hk, int Hv) {
   return 1;
 }
 
+int plan_prepare_beside(int sms, int walk_blocks, int chunks, int Hk, int Hv) {
+  const int spare = sms - walk_blocks;
+  if (walk_blocks <= 0 || 2 * spare < sms || int64_t{chunks} * Hk < int64_t{kPrepareBlocks} * sms) return 0;
+  return Hv > Hk ? spare * 3 / 4 : spare;  // more than keeps ahead takes bandwidth from `walk`
+}
+
 }  // namespace hypic::cuda

@@ -29,4 +29,8 @@ JumpsPlan plan_jumps(int chains, int heads, int dv, bool dense);
 // shares are made once. Divides Hv / Hk.
 int plan_prepare_heads(int sms, int chunks, int Hk, int Hv);
 
+// Multiprocessors that `prepare` has to itself while `walk` with so many blocks goes along one chain behind it; 0 where
+// it had better run before, on all.
+int plan_prepare_beside(int sms, int walk_blocks, int chunks, int Hk, int Hv);
+
 }  // namespace hypic::cuda

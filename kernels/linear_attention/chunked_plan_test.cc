@@ -77,6 +77,21 @@ TEST(ChunkedPlan, HeadsOfABlockDivideTheGroup) {
   EXPECT_EQ(plan_prepare_heads(132, 8, 16, 32), 1);
 }
 
+TEST(ChunkedPlan, PrepareRunsBesideAWalkThatLeavesHalfOfTheGpu) {
+  EXPECT_EQ(plan_prepare_beside(132, 64, 128, 16, 32), 51);
+  EXPECT_EQ(plan_prepare_beside(132, 64, 128, 32, 32), 68);
+  EXPECT_EQ(plan_prepare_beside(132, 64, 8, 16, 32), 0);  // done at once in any case
+  EXPECT_EQ(plan_prepare_beside(132, 128, 128, 16, 32), 0);
+  EXPECT_EQ(plan_prepare_beside(78, 64, 128, 16, 32), 0);
+  EXPECT_EQ(plan_prepare_beside(78, 32, 128, 16, 16), 46);
+  EXPECT_EQ(plan_prepare_beside(132, 0, 128, 16, 32), 0);
+  for (const int sms : kGpus)
+    for (const int blocks : {0, 1, 16, 64, 78, 132})
+      if (blocks <= sms) {
+        EXPECT_LE(plan_prepare_beside(sms, blocks, 4096, 16, 32) + blocks, sms);
+      }
+}
+
 TEST(ChunkedPlan, SizesBeyondAllMeasureAreRefused) {
   EXPECT_EQ(plan_walk(132, 1 << 20, 0, 1 << 8, 128, 128, true).blocks, 132);
   EXPECT_THROW(plan_walk(132, 1 << 20, 0, 1 << 20, 128, 128, true), InternalError);

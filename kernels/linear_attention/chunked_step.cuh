@@ -1,4 +1,4 @@
-// Chains that are one row, as in decode: what costs is to read the state and to write it.
+// Chains that are one row, as in decode, decay none or scalar: what costs is to read the state and to write it.
 #pragma once
 
 #include "kernels/common/launch_next.cuh"
@@ -31,12 +31,12 @@ __device__ inline float4 sum_rows(const float4 (&x)[kOwn]) {
 }
 
 // Block x: chain of order[first, …) and head; y: kColumns columns. Of each 32 rows a warp has four, a thread four
-// columns of kColumns / 32 of them. S is read once, for o = scale · (eᵍ Sᵀq + (q·k) x) needs no second pass; with a
-// decay a key dim, eᵍ is with k and q. All sums are in one order whatever kColumns.
-template <bool kDelta, int kDk, bool kDiagonal, int kColumns>
+// columns of kColumns / 32 of them. S is read once, for o = scale · (eᵍ Sᵀq + (q·k) x) needs no second pass. All sums
+// are in one order whatever kColumns.
+template <bool kDelta, int kDk, int kColumns>
 __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32_t first) {
   constexpr int kRounds = kDk / 32, kOwn = kColumns / 32, kWarps = kStepThreads / 32, kQuads = kColumns / 4;
-  __shared__ float4 keys[kDk];  // k and q with their decay, k, and of a decay a key dim decay_factor
+  __shared__ float2 keys[kDk];  // k and q
   __shared__ float4 sk_of[kWarps][kQuads], sq_of[kWarps][kQuads];
   __shared__ float qk_of[kRounds];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % kQuads;
@@ -50,11 +50,10 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   float* const S = p.state + (static_cast<int64_t>(chain.state) * p.Hv + h) * kDk * p.dv + column;
 
   // What is worked on while S is under way is asked for first.
-  float k = 0, q = 0, g = 0;
+  float k = 0, q = 0;
   if (threadIdx.x < kDk) {
     k = load(p.k.row(r, kh) + threadIdx.x);
     q = load(p.q.row(r, kh) + threadIdx.x);
-    if constexpr (kDiagonal) g = p.g.row(r, h)[threadIdx.x];
   }
   float4 s[kRounds][kOwn] = {};
   if (active && !chain.fresh)
@@ -64,12 +63,11 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
       for (int m = 0; m < kOwn; ++m)
         s[i][m] = *reinterpret_cast<const float4*>(S + row(i, m) * static_cast<int64_t>(p.dv));
   if (threadIdx.x < kDk) {
-    const float decayed = kDiagonal ? expf(g) : 1.0f;
-    keys[threadIdx.x] = {decayed * k, decayed * q, k, decay_factor(g)};
+    keys[threadIdx.x] = {k, q};
     const float qk = warp_sum(q * k);
     if (lane == 0) qk_of[warp] = qk;
   }
-  const float gate = !kDiagonal && p.g ? p.g.row(r)[h] : 0.0f, beta = p.beta ? p.beta.row(r)[h] : 1.0f;
+  const float gate = p.g ? p.g.row(r)[h] : 0.0f, beta = p.beta ? p.beta.row(r)[h] : 1.0f;
   float4 v{};
   if (active) {
     const uint2 pair = *reinterpret_cast<const uint2*>(p.v.row(r, h) + column);
@@ -83,7 +81,7 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   for (int i = 0; i < kRounds; ++i)
 #pragma unroll
     for (int m = 0; m < kOwn; ++m) {
-      const float4 key = keys[row(i, m)];
+      const float2 key = keys[row(i, m)];
       if constexpr (kDelta) sk_own[m] = fma(key.x, s[i][m], sk_own[m]);
       sq_own[m] = fma(key.y, s[i][m], sq_own[m]);
     }
@@ -109,13 +107,10 @@ __global__ void __launch_bounds__(kStepThreads) step_kernel(ChunkedArgs p, int32
   for (int i = 0; i < kRounds; ++i)
 #pragma unroll
     for (int m = 0; m < kOwn; ++m) {
-      const float4 key = keys[row(i, m)];
-      const auto next = [&](float at, float change) {
-        return kDiagonal ? fmaf(key.w, at, change) + (key.w > 0 ? 0.0f : at) : decay(at, change);
-      };
+      const float2 key = keys[row(i, m)];
       *reinterpret_cast<float4*>(S + row(i, m) * static_cast<int64_t>(p.dv)) = {
-          next(s[i][m].x, key.z * x.x), next(s[i][m].y, key.z * x.y), next(s[i][m].z, key.z * x.z),
-          next(s[i][m].w, key.z * x.w)};
+          decay(s[i][m].x, key.x * x.x), decay(s[i][m].y, key.x * x.y), decay(s[i][m].z, key.x * x.z),
+          decay(s[i][m].w, key.x * x.w)};
     }
   if (threadIdx.x >= kQuads) return;
   sq = {};

@@ -133,35 +133,59 @@ __device__ inline void copy_chunk(const ChunkedArgs& p, const WalkWork& w, uint3
   if constexpr (kDelta) copy(Shared::kZ, Shared::kZPart, p.Z + at * kDk, static_cast<int64_t>(p.Hv) * kDk);
 }
 
+// What `prepare`, which runs beside this kernel, has left of a step so far: see ChunkedArgs::ready. A warp asks for
+// 32 chunks at once.
+class ReadyChunks {
+ public:
+  __device__ ReadyChunks(const ChunkedArgs& p, int32_t item, int32_t begin, int32_t end, int kh)
+      : first_(p.ready ? p.ready + decays_slot(item, begin) * (p.Hv / p.group) + kh : nullptr),
+        heads_(p.Hv / p.group),
+        count_((end - begin + kChunkRows - 1) / kChunkRows) {}
+
+  __device__ void wait(int32_t chunk) {
+    if (!first_) return;
+    const int32_t at = chunk + static_cast<int32_t>(threadIdx.x) % 32;
+    while (chunk >= ready_) {
+      const uint32_t missing =
+          __ballot_sync(0xffffffffu, at < count_ && !load_acquire(first_ + static_cast<int64_t>(at) * heads_));
+      ready_ = chunk + (missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1);
+    }
+    __syncwarp();
+  }
+
+ private:
+  __device__ static int32_t load_acquire(const int32_t* p) {
+    int32_t x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+  }
+  const int32_t* const first_;
+  const int heads_;
+  const int32_t count_;
+  int32_t ready_ = 0;
+};
+
 // Copies the chunks of steps, in order, work after work.
 template <bool kDelta, int kDk, int kN, bool kDiagonal>
 __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, char* shared) {
   using Shared = WalkShared<kDelta, kDk, kN>;
   const uint32_t ring = shared_address(shared);
   RingPlace<Shared::kStages> place;
-  uint32_t before = Shared::kStages;  // the stage copied last, of which no one knows yet
   for (int32_t turn = 0; grid.work(turn) < grid.works; ++turn) {
     const WalkWork w = work_of<kDk, kN>(p, grid, grid.work(turn));
     for (int32_t n = w.item_begin; n < w.item_end; ++n) {
-      const int32_t end = p.table.items[n].end;
-      for (int32_t begin = p.table.items[n].begin; begin < end; begin += kChunkRows) {
+      const int32_t first = p.table.items[n].begin, end = p.table.items[n].end;
+      ReadyChunks ready(p, n, first, end, w.h / p.group);
+      for (int32_t begin = first; begin < end; begin += kChunkRows) {
+        ready.wait((begin - first) / kChunkRows);
         barrier_wait(ring + Shared::kEmpty + 8 * place.at, place.parity ^ 1);
         copy_chunk<kDelta, kDk, kN, kDiagonal>(p, w, ring + place.at * Shared::kStage, n, begin,
                                                min(kChunkRows, end - begin));
-        cp_async_commit();
-        if (before < Shared::kStages) {
-          cp_async_wait<1>();
-          shared_fence();
-          barrier_arrive(ring + Shared::kFull + 8 * before);
-        }
-        before = place.at;
+        barrier_arrive_copied(ring + Shared::kFull + 8 * place.at);
         place.next();
       }
     }
   }
-  cp_async_wait<0>();
-  shared_fence();
-  if (before < Shared::kStages) barrier_arrive(ring + Shared::kFull + 8 * before);
 }
 
 // ---- The warps that compute
@@ -273,6 +297,7 @@ class WalkWarps {
 #pragma unroll
       for (int m = 0; m < kDk / 16; ++m) as_A(s[m], S_[2 * m], S_[2 * m + 1]);
     barrier_wait(base() + Shared::kFull + 8 * place_.at, place_.parity);
+    shared_fence();  // before products what the copying threads wrote
     const uint32_t stage = place_.at * Shared::kStage, at = base() + stage;
 
     float x[kMultiplies ? kO + (kOutput ? kTiles : 0) : kTiles]
@@ -453,7 +478,9 @@ __global__ void __launch_bounds__(WalkShared<kDelta, kDk, kN>::kThreads, 1) walk
   block_barrier();
   if (threadIdx.x >= Shared::kGroups * kGroupThreads) {
     if constexpr (Shared::kGroups == 2) give_registers<40>();
-    return fill_ring<kDelta, kDk, kN, kDiagonal>(p, grid, walk_shared);
+    fill_ring<kDelta, kDk, kN, kDiagonal>(p, grid, walk_shared);
+    if (p.ready) cudaGridDependencySynchronize();  // what follows `walk` follows `prepare`
+    return;
   }
   if constexpr (Shared::kGroups == 2) take_registers<232>();
   WalkWarps<kDelta, kDk, kN, kDiagonal> warps(p, walk_shared);

@@ -12,6 +12,7 @@
 #include "kernels/common/scratch.cuh"
 #include "kernels/common/view.cuh"
 #include "kernels/ops/experts_plan.h"
+#include "kernels/ops/experts_row.cuh"
 #include "kernels/ops/experts_sort.cuh"
 
 namespace hypic::cuda {
@@ -292,7 +293,7 @@ bool experts_mma_takes(const ExpertsArgs& a) {
          a.up[1] * N < kMaxIndex && a.x[0] * a.x.stride[0] / 8 < kMaxIndex;
 }
 
-void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
+void experts_mma(const ExpertsArgs& a, const ExpertsMore& more, int sms, cudaStream_t stream) {
   const auto [R, k, E, N, I] = experts_sizes(a);
   HYPIC_CHECK(experts_mma_takes(a));
   if (R == 0) return;
@@ -328,10 +329,13 @@ void experts_mma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
         launch_product<kTile, Product::gated>(up, plan.up_blocks, stream);
       else
         launch_product<kTile, Product::ungated>(up, plan.up_blocks, stream);
-      launch_product<kTile, Product::down>(down, plan.down_blocks, stream);
+      if (!experts_row_takes(a)) launch_product<kTile, Product::down>(down, plan.down_blocks, stream);
     };
     visit_tile(plan.tile, products, std::make_integer_sequence<int, kExpertsTileCount>());
-    experts_combine(scratch.outputs, a.weights.rows(begin, end), a.out.rows(begin, end), stream);
+    if (experts_row_takes(a))
+      experts_down_row(scratch.inner, a, more, stream);
+    else
+      experts_combine(scratch.outputs, a.weights.rows(begin, end), a.out.rows(begin, end), more.from(begin), stream);
   }
 }
 

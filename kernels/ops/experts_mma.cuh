@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "core/backend.h"
+#include "kernels/ops/experts_sort.cuh"
 
 namespace hypic::cuda {
 
@@ -11,7 +12,7 @@ namespace hypic::cuda {
 bool experts_mma_takes(const ExpertsArgs& args);
 
 // Rounded to bf16 on the way: activation(gate) ⊙ up, and each weighted output of an expert before the sum over
-// the choices. A row gets the same bits in any batch, on any number of SMs.
-void experts_mma(const ExpertsArgs& args, int sms, cudaStream_t stream);
+// the choices. A row gets the same bits in any batch, on any number of SMs. `more` is added.
+void experts_mma(const ExpertsArgs& args, const ExpertsMore& more, int sms, cudaStream_t stream);
 
 }  // namespace hypic::cuda

@@ -179,6 +179,7 @@ struct CombineArgs {
   View<float> weights;
   int k, N;
   View<__nv_bfloat16> out;
+  ExpertsMore more;
 };
 
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineArgs a) {
@@ -189,21 +190,15 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(CombineArgs a)
   if (column >= N) return;
   const __nv_bfloat16* const from = a.outputs + r * k * N + column;
   const float* const weights = a.weights.row(r);
-  float sum[8] = {};
+  Piece<__nv_bfloat16> sums(uint4{});
 #pragma unroll 8
   for (int j = 0; j < k; ++j) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from + static_cast<int64_t>(j) * N);
+    const auto part = Piece<__nv_bfloat16>::load(from + static_cast<int64_t>(j) * N);
     const float weight = weights[j];
-    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[2 * i] += weight * __uint_as_float(pairs[i] << 16);
-      sum[2 * i + 1] += weight * __uint_as_float(pairs[i] & 0xffff0000u);
-    }
+    for (int i = 0; i < 8; ++i) sums.at[i] += weight * part.at[i];
   }
-  *reinterpret_cast<uint4*>(a.out.row(r) + column) =
-      make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
-                 pack_bf16(sum[6], sum[7]));
+  store_experts(sums, a.more, r, column, a.out.row(r) + column);
 }
 
 }  // namespace
@@ -252,11 +247,12 @@ void experts_sort(const Tensor& experts, int E, const ExpertsPlan& plan, const E
               stream, sort);
 }
 
-void experts_combine(const __nv_bfloat16* outputs, const Tensor& weights, const Tensor& out, cudaStream_t stream) {
+void experts_combine(const __nv_bfloat16* outputs, const Tensor& weights, const Tensor& out, const ExpertsMore& more,
+                     cudaStream_t stream) {
   const auto N = static_cast<int>(out[1]);
   const dim3 blocks(static_cast<unsigned>(out[0]), static_cast<unsigned>(ceil_div(N, kCombineThreads * 8)));
   launch_next("experts, sum", combine_kernel, blocks, kCombineThreads, 0, stream,
-              CombineArgs{outputs, view<float>(weights), static_cast<int>(weights[1]), N, view<__nv_bfloat16>(out)});
+              CombineArgs{outputs, view<float>(weights), static_cast<int>(weights[1]), N, view<__nv_bfloat16>(out), more});
 }
 
 }  // namespace hypic::cuda

@@ -417,7 +417,7 @@ void experts_wgmma(const ExpertsArgs& a, int sms, cudaStream_t stream) {
     else
       launch_product<Product::ungated>(up_weights, inner, up, plan.up_blocks, stream);
     launch_product<Product::down>(down_weights, inner, down, plan.down_blocks, stream);
-    experts_combine(scratch.outputs, a.weights.rows(begin, end), a.out.rows(begin, end), stream);
+    experts_combine(scratch.outputs, a.weights.rows(begin, end), a.out.rows(begin, end), {}, stream);
   }
 }
 

@@ -271,9 +271,14 @@ class PluginBackend final : public Backend {
   void add_gated(const AddGatedArgs& a) override { base_->add_gated(a); }
   void qk_norm_append(const QkNormAppendArgs& a) override { base_->qk_norm_append(a); }
   void gated_norm(const GatedNormArgs& a) override { base_->gated_norm(a); }
+  void shared_expert(const SharedExpertArgs& a) override { base_->shared_expert(a); }
   // Composites of what the plug-in offers are made of primitives, so that it computes there too.
   void conv_gates(const ConvGatesArgs& a) override {
     kernel_.causal_conv ? Backend::conv_gates(a) : base_->conv_gates(a);
+  }
+  void gated_linear_attention(const GatedLinearAttentionArgs& a) override {
+    kernel_.causal_conv || kernel_.linear_attention ? Backend::gated_linear_attention(a)
+                                                    : base_->gated_linear_attention(a);
   }
   void moe(const MoeArgs& a) override { kernel_.experts ? Backend::moe(a) : base_->moe(a); }
 
