@@ -27,7 +27,7 @@ namespace hypic::cuda {
 template <bool kDelta, int kDk>
 struct DiagonalShared {
   static constexpr int kTile = kChunkRows * kDk * 2, kHalf = kChunkRows * kChunkRows * 2;
-  static constexpr int kPitch = 72;            // of L: see PrepareShared
+  static constexpr int kPitch = 72;            // of L in floats: eight rows apart by eight banks
   static constexpr int kGammaPitch = kDk + 4;  // two rows by four lanes' 16 bytes touch every bank once
   static constexpr int kTiles = 7, kKinds = kDelta ? 2 : 1;
   static constexpr int kK = 0, kQ = kTile;  // later Z's right side, its leading and its remaining part

@@ -6,15 +6,6 @@
 
 namespace hypic::cuda {
 
-inline constexpr int kDiagonalStepColumns = 32;  // of a block
-
-// Of lanes 8 and 16 apart, the sum.
-__device__ inline float sum_rows(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 8);
-  return x + __shfl_xor_sync(0xffffffffu, x, 16);
-}
-__device__ inline float4 sum_rows(float4 x) { return {sum_rows(x.x), sum_rows(x.y), sum_rows(x.z), sum_rows(x.w)}; }
-
 // Block x: chain of order[first, …) and head; y: columns. A thread has four columns of every 32nd row, so that S
 // is read once: o = scale · (Sᵀ eᵍq + (q·k) x) needs no second pass.
 template <bool kDelta, int kDk>
@@ -26,7 +17,7 @@ __global__ void __launch_bounds__(kStepThreads) diagonal_step_kernel(ChunkedArgs
   follow();
   const Chain& chain = p.table.chains[p.table.order[first + blockIdx.x / p.Hv]];
   const int h = static_cast<int>(blockIdx.x % p.Hv), kh = h / p.group;
-  const int column = static_cast<int>(blockIdx.y) * kDiagonalStepColumns + 4 * quad;
+  const int column = static_cast<int>(blockIdx.y) * kStepColumns + 4 * quad;
   const bool active = column < p.dv;
   const int32_t r = chain.row_begin;
   float* const S = p.state + (static_cast<int64_t>(chain.state) * p.Hv + h) * kDk * p.dv + column;

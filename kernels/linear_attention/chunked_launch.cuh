@@ -109,7 +109,7 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
                                 stream);
     } else {
       const int heads = plan_prepare_heads(sms, chunks, Hk, p.Hv);
-      launch_prepare(prepare_kernel<kDelta, kDk>, PrepareShared<kDelta, kDk>::kBytes, heads, heads);
+      launch_prepare(prepare_kernel<kDk>, PrepareShared<kDk>::kBytes, heads, heads);
     }
   }
   const auto launch_walk = [&](const SpanStage& stage, int32_t op_first, int32_t op_last) {
@@ -145,7 +145,7 @@ void chunked_cell(ChunkedArgs p, int Hk, const TableUpload& table, int sms, cuda
         launch_next("linear_attention, step", kernel, blocks, dim3(kStepThreads), 0, stream, p, level.single_first);
       };
       if constexpr (kDiagonal)
-        launch(diagonal_step_kernel<kDelta, kDk>, kDiagonalStepColumns);
+        launch(diagonal_step_kernel<kDelta, kDk>, kStepColumns);
       else if (p.dv >= 128)  // longer pieces of a row, unless a head would be one block
         launch(step_kernel<kDelta, kDk, 64>, 64);
       else

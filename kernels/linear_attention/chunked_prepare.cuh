@@ -1,6 +1,7 @@
-// M and Z of every chunk, of a block's heads one after the other: see chunked.cuh.
+// M of every chunk without the delta rule, of a block's heads one after the other (see chunked.cuh), and what the other
+// kernels that prepare chunks share with it.
 //
-// A = (I + L')⁻¹ is made in float32: its four 16 × 16 diagonal blocks by forward substitution, a lane a column, then
+// invert: A = (I + L')⁻¹ is made in float32: its four 16 × 16 diagonal blocks by forward substitution, a lane a column, then
 // what lies below them, of 32 × 32 twice and of 64 × 64, as −A₂₂ L'₂₁ A₁₁. It is multiplied as a sum of two bf16: what
 // cancels in M and Z needs its digits.
 #pragma once
@@ -13,20 +14,14 @@ namespace hypic::cuda {
 inline constexpr int kPrepareThreads = 128;  // warp w has the rows from 16 w
 inline constexpr int kPrepareGates = 4;      // heads whose gates are made at once, a warp each
 
-// Shared memory of a block. The halves of A lie where Q was, whose products are in registers by then.
-template <bool kDelta, int kDk>
+// Shared memory of a block. A warp's rows of M are put together where Q was, whose products are in registers then.
+template <int kDk>
 struct PrepareShared {
-  static constexpr int kTile = kChunkRows * kDk * 2, kHalf = kChunkRows * kChunkRows * 2;
-  static constexpr int kPitch = 72;  // of the matrix in floats: eight rows apart by eight banks
-  static constexpr int kQ = 0, kLead = 0, kRest = kHalf;
-  static constexpr int kK = kDelta && kTile < 2 * kHalf ? 2 * kHalf : kTile;
-  static constexpr int kGates = kK + kTile;                                    // β, then γ, of each head
-  static constexpr int kMatrix = kGates + kPrepareGates * 2 * kChunkRows * 4;  // L', then A
-  static constexpr int kBytes = kMatrix + (kDelta ? kChunkRows * kPitch * 4 : 0);
-  // Where a warp's rows of M and Z are put together before they are written: Q's or the matrix' place.
-  static constexpr int kRows = kDelta ? kMatrix : kQ;
-  static constexpr int kWarpRows = kDelta ? 16 * kPitch * 4 : 16 * kDk * 2;
-  static_assert(kWarpRows >= 16 * kChunkRows * 2 && (!kDelta || kWarpRows >= 16 * kDk * 2));
+  static constexpr int kTile = kChunkRows * kDk * 2;
+  static constexpr int kQ = 0, kK = kTile, kGates = kK + kTile;  // β, then γ, of each head
+  static constexpr int kBytes = kGates + kPrepareGates * 2 * kChunkRows * 4;
+  static constexpr int kRows = kQ, kWarpRows = 16 * kDk * 2;
+  static_assert(kWarpRows >= 16 * kChunkRows * 2);
 };
 
 // The column `column` of (I + L)⁻¹ for the 16 × 16 at L.
@@ -236,9 +231,9 @@ __device__ inline void make_gates(const ChunkedArgs& p, const RowChunk& chunk, i
 }
 
 // Block x: chunk; y: value heads [y · heads, (y + 1) · heads) of one key head.
-template <bool kDelta, int kDk>
+template <int kDk>
 __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs p, int heads) {
-  using Shared = PrepareShared<kDelta, kDk>;
+  using Shared = PrepareShared<kDk>;
   extern __shared__ __align__(1024) char shared[];
   const uint32_t Q = shared_address(shared) + Shared::kQ, K = shared_address(shared) + Shared::kK;
   float* const gates = reinterpret_cast<float*>(shared + Shared::kGates);
@@ -247,7 +242,6 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
   const int rows = chunk.end - chunk.begin, padded = (rows + 15) / 16 * 16;
   const int first_head = static_cast<int>(blockIdx.y) * heads, kh = first_head / p.group;
   const TileLane<kDk> lanes;
-  const TileLane<kChunkRows> square;
 
   copy_tile<kDk>(K, p.k.row(chunk.begin, kh), p.k.stride_r, rows, padded, warp, kPrepareThreads / 32);
   copy_tile<kDk>(Q, p.q.row(chunk.begin, kh), p.q.stride_r, rows, padded, warp, kPrepareThreads / 32);
@@ -260,14 +254,13 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
   cp_async_wait<0>();
   __syncthreads();
 
-  // K Kᵀ and Q Kᵀ of this warp's rows, up to the diagonal.
+  // Q Kᵀ of this warp's rows, up to the diagonal.
   const bool active = 16 * warp < rows;
-  float kk[8][4] = {}, qk[8][4] = {};
+  float qk[8][4] = {};
   if (active) {
 #pragma unroll 2
     for (int m = 0; m < kDk / 16; ++m) {
-      uint32_t k_rows[4], q_rows[4];
-      if constexpr (kDelta) lanes.m_by_k(k_rows, K, warp, m);
+      uint32_t q_rows[4];
       lanes.m_by_k(q_rows, Q, warp, m);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -275,10 +268,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
           uint32_t b[4];
           lanes.n_by_k(b, K, j, m);
 #pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            if constexpr (kDelta) mma_bf16(kk[2 * j + n], k_rows, b[2 * n], b[2 * n + 1]);
-            mma_bf16(qk[2 * j + n], q_rows, b[2 * n], b[2 * n + 1]);
-          }
+          for (int n = 0; n < 2; ++n) mma_bf16(qk[2 * j + n], q_rows, b[2 * n], b[2 * n + 1]);
         }
     }
 #pragma unroll
@@ -293,68 +283,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 3) prepare_kernel(ChunkedArgs
     const float* const gamma = beta + kChunkRows;
     char* const part = shared + Shared::kRows + Shared::kWarpRows * warp;
 
-    if constexpr (kDelta) {
-      constexpr int kPitch = Shared::kPitch;
-      float* const matrix = reinterpret_cast<float*>(shared + Shared::kMatrix);
-      const uint32_t lead = shared_address(shared) + Shared::kLead, rest = shared_address(shared) + Shared::kRest;
-      const auto put_half = [&](int i, int j, float x0, float x1) {  // A's (i, j) and (i, j + 1)
-        uint32_t x_lead, x_rest;
-        split_bf16(x0, x1, x_lead, x_rest);
-        const int at = i * kChunkRows * 2 + (swizzle_128(i, j / 8) << 4) + j % 8 * 2;
-        *reinterpret_cast<uint32_t*>(shared + Shared::kLead + at) = x_lead;
-        *reinterpret_cast<uint32_t*>(shared + Shared::kRest + at) = x_rest;
-      };
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = 16 * warp + g + half * 8, j = 8 * n + 2 * t;
-          *reinterpret_cast<float2*>(matrix + i * kPitch + j) = {j < i ? beta[i] * kk[n][2 * half] : 0.0f,
-                                                                 j + 1 < i ? beta[i] * kk[n][2 * half + 1] : 0.0f};
-        }
-      invert<kPitch>(matrix, rows, put_half);
-
-      if (active) {
-        float m[8][4] = {};
-#pragma unroll
-        for (int l = 0; l < 4; ++l)
-          if (l <= warp) {
-            uint32_t q_lead[4], q_rest[4];
-            split_A(q_lead, q_rest, qk[2 * l], qk[2 * l + 1]);
-            multiply_block_of_A(m, q_lead, q_rest, square, lead, rest, l);
-          }
-        put_M(p, m, chunk.begin, rows, h, gamma, part);
-
-        // Z in halves of its columns, for registers.
-        RowsOut<kDk / 8> out(part);
-#pragma unroll
-        for (int part_of = 0; part_of < 2; ++part_of) {
-          float z[kDk / 16][4] = {};
-          for (int i = warp; 16 * i < rows; ++i) {
-            uint32_t a_lead[4], a_rest[4];
-            square.k_by_m(a_lead, lead, i, warp);
-            square.k_by_m(a_rest, rest, i, warp);
-#pragma unroll
-            for (int j = 0; j < kDk / 32; ++j) {
-              uint32_t b[4];
-              lanes.k_by_n(b, K, i, part_of * (kDk / 32) + j);
-#pragma unroll
-              for (int n = 0; n < 2; ++n) {
-                mma_bf16(z[2 * j + n], a_lead, b[2 * n], b[2 * n + 1]);
-                mma_bf16(z[2 * j + n], a_rest, b[2 * n], b[2 * n + 1]);
-              }
-            }
-          }
-#pragma unroll
-          for (int n = 0; n < kDk / 16; ++n)
-            out.put(part_of * (kDk / 16) + n, {pack_bf16(z[n][0], z[n][1]), pack_bf16(z[n][2], z[n][3])});
-        }
-        out.write(p.Z + ((chunk.begin + 16 * warp) * static_cast<int64_t>(p.Hv) + h) * kDk, p.Hv * kDk,
-                  rows - 16 * warp, kDk / 8);
-      }
-    } else if (active) {
-      put_M(p, qk, chunk.begin, rows, h, gamma, part);
-    }
+    if (active) put_M(p, qk, chunk.begin, rows, h, gamma, part);
     if (h + 1 == first_head + heads) break;
     __syncthreads();
     if ((h + 1 - first_head) % kPrepareGates == 0) {

@@ -8,6 +8,7 @@
 namespace hypic::cuda {
 
 inline constexpr int kStepThreads = 256;
+inline constexpr int kStepColumns = 32;  // of a block, where the kernel is not made for several widths
 
 __device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ inline float4 operator*(float a, float4 b) { return {a * b.x, a * b.y, a * b.z, a * b.w}; }
@@ -18,6 +19,13 @@ __device__ inline float4 shuffle_xor(float4 x, int lanes) {
   return {__shfl_xor_sync(0xffffffffu, x.x, lanes), __shfl_xor_sync(0xffffffffu, x.y, lanes),
           __shfl_xor_sync(0xffffffffu, x.z, lanes), __shfl_xor_sync(0xffffffffu, x.w, lanes)};
 }
+
+// Of lanes 8 and 16 apart, the sum.
+__device__ inline float sum_rows(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 8);
+  return x + __shfl_xor_sync(0xffffffffu, x, 16);
+}
+__device__ inline float4 sum_rows(float4 x) { return {sum_rows(x.x), sum_rows(x.y), sum_rows(x.z), sum_rows(x.w)}; }
 
 // Of four neighbouring rows, of which a thread has kOwn and lanes 8 and 16 apart have the others: (0 + 1) + (2 + 3).
 template <int kOwn>

@@ -40,7 +40,7 @@ void low_rank_cell(LowRankArgs p, const TableUpload& table, int sms, cudaStream_
     }
     if (level.last > level.single_first) {
       const dim3 blocks(static_cast<unsigned>((level.last - level.single_first) * p.Hv),
-                        static_cast<unsigned>(ceil_div(p.dv, kLowRankStepColumns)));
+                        static_cast<unsigned>(ceil_div(p.dv, kStepColumns)));
       launch_next("linear_attention, step", step_low_rank_kernel<kDk>, blocks, dim3(kStepThreads), 0, stream, p,
                   level.single_first);
     }
