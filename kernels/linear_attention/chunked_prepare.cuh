@@ -1,9 +1,9 @@
 // M of every chunk without the delta rule, of a block's heads one after the other (see chunked.cuh), and what the other
 // kernels that prepare chunks share with it.
 //
-// invert: A = (I + L')⁻¹ is made in float32: its four 16 × 16 diagonal blocks by forward substitution, a lane a column, then
-// what lies below them, of 32 × 32 twice and of 64 × 64, as −A₂₂ L'₂₁ A₁₁. It is multiplied as a sum of two bf16: what
-// cancels in M and Z needs its digits.
+// invert: A = (I + L')⁻¹ is made in float32: its four 16 × 16 diagonal blocks by forward substitution, a lane a column,
+// then what lies below them, of 32 × 32 twice and of 64 × 64, as −A₂₂ L'₂₁ A₁₁. It is multiplied as a sum of two bf16:
+// what cancels in M and Z needs its digits.
 #pragma once
 
 #include "kernels/linear_attention/chunked_args.cuh"

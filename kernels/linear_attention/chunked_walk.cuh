@@ -14,7 +14,7 @@
 namespace hypic::cuda {
 
 inline constexpr int kGroupColumns = 64, kGroupThreads = 128;  // of S; warps that compute
-inline constexpr int kSliceBytes = kChunkRows * 16 * 2;  // of V, 16 columns: a warp's
+inline constexpr int kSliceBytes = kChunkRows * 16 * 2;        // of V, 16 columns: a warp's
 
 // Shared memory: stages of the ring, each a chunk, and their barriers. K, Q, Z are parts of 64 key dims each, [64][64];
 // a part of Q follows that of K, so that both are one B.
@@ -190,28 +190,12 @@ __device__ inline void fill_ring(const ChunkedArgs& p, const WalkGrid& grid, cha
 
 // ---- The warps that compute
 
-// A group, and what a warp of it holds of Sᵀ: 16 columns of S, as fragments of 16 × 8, S_[n][c] is column g + c / 2 ·
-// 8, key dim 8 n + 2 t + c % 2.
-template <bool kDelta, int kDk, int kN, bool kDiagonal>
-class WalkWarps {
- public:
-  __device__ WalkWarps(const ChunkedArgs& p, char* shared) : p_(p), shared_(shared) {}
-
-  __device__ void run(const WalkWork& w) {
-#pragma unroll
-    for (int n = 0; n < kDk / 8; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[n][c] = 0;
-    if (w.role == Role::walk)
-      run_span(w);
-    else if (w.role == Role::U)
-      run_operator<Role::U>(w);
-    else
-      run_operator<Role::T>(w);
-  }
-
- private:
-  using Shared = WalkShared<kDelta, kDk, kN>;
+// What a warp that computes holds of Sᵀ: 16 columns of S, as fragments of 16 × 8, S_[n][c] is column g + c / 2 · 8, key
+// dim 8 n + 2 t + c % 2.
+template <class Args, int kDk>
+class WalkColumns {
+ protected:
+  __device__ WalkColumns(const Args& p, char* shared) : p_(p), shared_(shared) {}
 
   // Of columns beyond the width nothing is read or written: a warp has all of its 16 or none.
   template <class Visit>
@@ -231,6 +215,57 @@ class WalkWarps {
   __device__ void store(float* to, int width, int column) {
     each(to, width, column, [](float x, float* at) { *at = x; });
   }
+  __device__ void clear() {
+#pragma unroll
+    for (int n = 0; n < kDk / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[n][c] = 0;
+  }
+  // Columns [column, …) of the identity.
+  __device__ void identity(int column) {
+#pragma unroll
+    for (int n = 0; n < kDk / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[n][c] = column + column_ + g_ + c / 2 * 8 == 8 * n + 2 * t_ + c % 2 ? 1.0f : 0.0f;
+  }
+  // S by the decays of a chunk, one a key dim, in shared memory.
+  __device__ void decay_dims(const char* decays) {
+#pragma unroll
+    for (int n = 0; n < kDk / 8; ++n) {
+      const float2 factor = *reinterpret_cast<const float2*>(decays + (8 * n + 2 * t_) * 4);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[n][c] = decay_by(c % 2 ? factor.y : factor.x, S_[n][c]);
+    }
+  }
+
+  const Args& p_;
+  char* const shared_;
+  const int column_ = static_cast<int>(threadIdx.x) / 32 * 16;  // of the block's, this warp's first
+  const int g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
+  float S_[kDk / 8][4];
+};
+
+// A warp of a group, and its way through works.
+template <bool kDelta, int kDk, int kN, bool kDiagonal>
+class WalkWarps : WalkColumns<ChunkedArgs, kDk> {
+ public:
+  __device__ WalkWarps(const ChunkedArgs& p, char* shared) : WalkColumns<ChunkedArgs, kDk>(p, shared) {}
+
+  __device__ void run(const WalkWork& w) {
+    clear();
+    if (w.role == Role::walk)
+      run_span(w);
+    else if (w.role == Role::U)
+      run_operator<Role::U>(w);
+    else
+      run_operator<Role::T>(w);
+  }
+
+ private:
+  using Shared = WalkShared<kDelta, kDk, kN>;
+  using Columns = WalkColumns<ChunkedArgs, kDk>;
+  using Columns::clear, Columns::column_, Columns::decay_dims, Columns::g_, Columns::identity, Columns::load,
+      Columns::p_, Columns::S_, Columns::shared_, Columns::store, Columns::t_;
 
   __device__ void run_span(const WalkWork& w) {
     const auto slot = [&](int32_t s) {
@@ -260,11 +295,7 @@ class WalkWarps {
     if (!begins) {
       load(out, w.width, w.column);
     } else if (kRole == Role::T) {
-#pragma unroll
-      for (int n = 0; n < kDk / 8; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          S_[n][c] = w.column + column_ + g_ + c / 2 * 8 == 8 * n + 2 * t_ + c % 2 ? 1.0f : 0.0f;
+      identity(w.column);
     }
     for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
       log_scale += run_chunk<kRole>(w, begin, min(kChunkRows, item.end - begin));
@@ -316,7 +347,7 @@ class WalkWarps {
     float log_decay = 0;
     if constexpr (!kDiagonal) log_decay = gates[rows - 1].w;
     if constexpr (kDiagonal && kHasV) {
-      decay_dims(stage);
+      decay_dims(shared_ + stage + Shared::kGates);
     } else if constexpr (kHasV) {
       const Decaying decay(log_decay);
       const float whole = decay.complement ? 1.0f : 0.0f;  // in place, without a branch
@@ -329,7 +360,8 @@ class WalkWarps {
       wgmma_wait<0>();
       wgmma_operand(x);
     }
-    if constexpr (kDiagonal && !kHasV) decay_dims(stage);  // before the wait ptxas would let no product overlap
+    if constexpr (kDiagonal && !kHasV)
+      decay_dims(shared_ + stage + Shared::kGates);  // before the wait ptxas would let no product overlap
 
     uint32_t y[kChunkRows / 16][4], y_end[kChunkRows / 16][4];  // Yᵀ, and decayed to the chunk's end
 #pragma unroll
@@ -383,17 +415,6 @@ class WalkWarps {
     wgmma_operand(S_);
     place_.next();
     return log_decay;
-  }
-
-  // S by the decays of a chunk, one a key dim.
-  __device__ void decay_dims(uint32_t stage) {
-    const char* const decays = shared_ + stage + Shared::kGates;
-#pragma unroll
-    for (int n = 0; n < kDk / 8; ++n) {
-      const float2 factor = *reinterpret_cast<const float2*>(decays + (8 * n + 2 * t_) * 4);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[n][c] = decay_by(c % 2 ? factor.y : factor.x, S_[n][c]);
-    }
   }
 
   // O to V's place, whose slice no other warp reads.
@@ -451,11 +472,6 @@ class WalkWarps {
   }
   __device__ uint32_t base() const { return shared_address(shared_); }
 
-  const ChunkedArgs& p_;
-  char* const shared_;
-  const int column_ = static_cast<int>(threadIdx.x) / 32 * 16;  // of the block's, this warp's first
-  const int g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
-  float S_[kDk / 8][4];
   int32_t O_begin_ = 0;  // of the last chunk's O, which is in shared memory
   int O_rows_ = 0;       // of it; none where it is stored
   RingPlace<Shared::kStages> place_;

@@ -20,7 +20,8 @@ struct LowRankRing {
                        kThreads = kGroups * kGroupThreads + (kGroups == 1 ? 32 : kGroupThreads);
   static constexpr int kV = (Tile::kBytes + 1023) / 1024 * 1024, kPitch = kN * 2 + 16;  // rows apart by four banks
   static constexpr int kStage = (kV + kChunkRows * kPitch + 1023) / 1024 * 1024;
-  static constexpr int kTPitch = (kDk + 8) * 4;  // of T's rows: four of them by four lanes' 8 bytes touch every bank once
+  static constexpr int kTPitch =
+      (kDk + 8) * 4;  // of T's rows: four of them by four lanes' 8 bytes touch every bank once
   static constexpr int kFit = 225 * 1024 / kStage, kStages = kFit < 4 ? kFit : 4;
   static constexpr int kFull = kStages * kStage, kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(kStages >= 2 && kBytes <= 227 * 1024 && kDk * kTPitch <= kStage);
@@ -65,8 +66,7 @@ __device__ inline void fill_low_rank_ring(const LowRankArgs& p, const WalkGrid& 
         barrier_wait(ring + Ring::kEmpty + 8 * place.at, place.parity ^ 1);
         if (lane == 0) {
           constexpr uint32_t kTile = Tile::kParts * Tile::kPart;
-          const uint32_t of_tile = w.role == Role::walk ? Tile::kBytes
-                                                        : (w.role == Role::U ? 3 : 2) * kTile + kDk * 4;
+          const uint32_t of_tile = w.role == Role::walk ? Tile::kBytes : (w.role == Role::U ? 3 : 2) * kTile + kDk * 4;
           barrier_arrive_expect(full, static_cast<int>(of_tile + rows * v_bytes));
           const auto copy = [&](uint32_t at, uint32_t bytes) { bulk_copy(stage + at, tile + at, bytes, full, 1); };
           if (w.role == Role::walk) {
@@ -88,17 +88,14 @@ __device__ inline void fill_low_rank_ring(const LowRankArgs& p, const WalkGrid& 
   }
 }
 
-// A group, and what a warp of it holds of Sᵀ: see WalkWarps.
+// A warp of a group, and its way through works.
 template <int kDk, int kN>
-class LowRankWarps {
+class LowRankWarps : WalkColumns<LowRankArgs, kDk> {
  public:
-  __device__ LowRankWarps(const LowRankArgs& p, char* shared) : p_(p), shared_(shared) {}
+  __device__ LowRankWarps(const LowRankArgs& p, char* shared) : WalkColumns<LowRankArgs, kDk>(p, shared) {}
 
   __device__ void run(const WalkWork& w) {
-#pragma unroll
-    for (int n = 0; n < kDk / 8; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[n][c] = 0;
+    clear();
     if (w.role == Role::walk)
       run_span(w);
     else if (w.role == Role::U)
@@ -110,25 +107,9 @@ class LowRankWarps {
  private:
   using Ring = LowRankRing<kDk, kN>;
   using Tile = LowRankTile<kDk>;
-
-  // Of columns beyond the width nothing is read or written: a warp has all of its 16 or none.
-  template <class Visit>
-  __device__ void each(float* at, int width, int column, Visit visit) {
-    if (column + column_ >= width) return;
-    at += column_ + g_ + 2 * t_ * static_cast<int64_t>(width);
-#pragma unroll
-    for (int n = 0; n < kDk / 8; ++n, at += 8 * static_cast<int64_t>(width)) {
-      asm volatile("" : "+l"(at));  // not 32 addresses in registers all along
-#pragma unroll
-      for (int c = 0; c < 4; ++c) visit(S_[n][c], at + c % 2 * static_cast<int64_t>(width) + c / 2 * 8);
-    }
-  }
-  __device__ void load(float* from, int width, int column) {
-    each(from, width, column, [](float& x, const float* at) { x = *at; });
-  }
-  __device__ void store(float* to, int width, int column) {
-    each(to, width, column, [](float x, float* at) { *at = x; });
-  }
+  using Columns = WalkColumns<LowRankArgs, kDk>;
+  using Columns::clear, Columns::column_, Columns::decay_dims, Columns::each, Columns::g_, Columns::identity,
+      Columns::load, Columns::p_, Columns::S_, Columns::shared_, Columns::store, Columns::t_;
 
   __device__ void run_span(const WalkWork& w) {
     const auto slot = [&](int32_t s) {
@@ -158,11 +139,7 @@ class LowRankWarps {
     if (has_T(item))
 #pragma unroll
       for (int m = 0; m < kDk / 16; ++m) split_A(lead[m], rest[m], S_[2 * m], S_[2 * m + 1]);
-    if (item.compose != Compose::add)
-#pragma unroll
-      for (int n = 0; n < kDk / 8; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) S_[n][c] = 0;
+    if (item.compose != Compose::add) clear();
     if (item.compose != Compose::zero)
       each(p_.U + (static_cast<int64_t>(item.op) * p_.Hv + w.h) * kDk * p_.dv + w.column, p_.dv, w.column,
            [](float& x, const float* at) { x += *at; });
@@ -194,11 +171,7 @@ class LowRankWarps {
     if (item.span > 0) {
       load(out, w.width, w.column);
     } else if (kRole == Role::T) {
-#pragma unroll
-      for (int n = 0; n < kDk / 8; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          S_[n][c] = w.column + column_ + g_ + c / 2 * 8 == 8 * n + 2 * t_ + c % 2 ? 1.0f : 0.0f;
+      identity(w.column);
     }
     for (int32_t begin = item.begin; begin < item.end; begin += kChunkRows)
       run_chunk<kRole>(w, begin, min(kChunkRows, item.end - begin));
@@ -227,10 +200,11 @@ class LowRankWarps {
     if constexpr (kOutput) store_O(w);
     uint32_t v[kChunkRows / 16][4];
     if constexpr (kHasV) load_V(v, at, rows);
-    if constexpr (kHasV) decay_dims(stage);
+    if constexpr (kHasV) decay_dims(shared_ + stage + Tile::kDecays);
     wgmma_wait<0>();
     wgmma_operand(x);
-    if constexpr (!kHasV) decay_dims(stage);  // before the wait ptxas would let no product overlap
+    if constexpr (!kHasV)
+      decay_dims(shared_ + stage + Tile::kDecays);  // before the wait ptxas would let no product overlap
 
     uint32_t y[kChunkRows / 16][4];  // (B S)ᵀ
 #pragma unroll
@@ -286,17 +260,6 @@ class LowRankWarps {
     }
   }
 
-  // S by the decays of a chunk, one a key dim.
-  __device__ void decay_dims(uint32_t stage) {
-    const char* const decays = shared_ + stage + Tile::kDecays;
-#pragma unroll
-    for (int n = 0; n < kDk / 8; ++n) {
-      const float2 factor = *reinterpret_cast<const float2*>(decays + (8 * n + 2 * t_) * 4);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[n][c] = decay_by(c % 2 ? factor.y : factor.x, S_[n][c]);
-    }
-  }
-
   // O to V's place, whose columns no other warp reads.
   __device__ void put_O(uint32_t stage, const float (&o)[kChunkRows / 8][4]) {
 #pragma unroll
@@ -339,11 +302,6 @@ class LowRankWarps {
     return stage + Ring::kV + (16 * b + lane / 16 * 8 + lane % 8) * Ring::kPitch + column_ * 2 + lane / 8 % 2 * 16;
   }
 
-  const LowRankArgs& p_;
-  char* const shared_;
-  const int column_ = static_cast<int>(threadIdx.x) / 32 * 16;  // of the block's, this warp's first
-  const int g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
-  float S_[kDk / 8][4];
   int32_t O_begin_ = 0;  // of the last chunk's O, which is in shared memory
   int O_rows_ = 0;       // of it; none where it is stored
   RingPlace<Ring::kStages> place_;
