@@ -13,26 +13,12 @@
 
 #include "core/backend.h"
 #include "core/check.h"
+#include "core/file_descriptor.h"
 
 namespace hypic::reference {
 namespace {
 
 constexpr std::string_view kPrefix = "memfd:";
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  explicit operator bool() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 uint8_t* map(int fd, int64_t bytes) {
   void* const memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -42,12 +28,12 @@ uint8_t* map(int fd, int64_t bytes) {
 
 class Mapped final : public SharedMemory {
  public:
-  Mapped(std::unique_ptr<File> file, int64_t bytes, std::string handle)
-      : SharedMemory(map(file->fd(), bytes), bytes, std::move(handle)), file_(std::move(file)) {}
+  Mapped(FileDescriptor file, int64_t bytes, std::string handle)
+      : SharedMemory(map(file.fd(), bytes), bytes, std::move(handle)), file_(std::move(file)) {}
   ~Mapped() override { ::munmap(data(), static_cast<size_t>(size())); }
 
  private:
-  const std::unique_ptr<File> file_;
+  const FileDescriptor file_;
 };
 
 class PlainCopies final : public Copies {
@@ -68,10 +54,10 @@ std::unique_ptr<SharedMemory> share_memory(int64_t bytes) {
   // By its random name a file is told from another that has its number later.
   std::random_device random;
   const std::string name = str("hypic-", random(), "-", random());
-  auto file = std::make_unique<File>(::memfd_create(name.c_str(), MFD_CLOEXEC));
-  if (!*file || ::ftruncate(file->fd(), bytes) != 0)
+  FileDescriptor file(::memfd_create(name.c_str(), MFD_CLOEXEC));
+  if (!file || ::ftruncate(file.fd(), bytes) != 0)
     throw OutOfMemory(str("out of memory: ", bytes, " bytes to share: ", std::strerror(errno)));
-  const std::string handle = str(kPrefix, ::getpid(), ":", file->fd(), ":", bytes, ":", name);
+  const std::string handle = str(kPrefix, ::getpid(), ":", file.fd(), ":", bytes, ":", name);
   return std::make_unique<Mapped>(std::move(file), bytes, handle);
 }
 
@@ -93,10 +79,10 @@ std::unique_ptr<SharedMemory> open_shared_memory(const std::string& handle) {
   require(length > 0, "shared memory of process ", process, ": ", std::strerror(errno));
   target.resize(static_cast<size_t>(length));
   require(target == name, "shared memory of process ", process, ": it is gone");
-  auto file = std::make_unique<File>(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  require(static_cast<bool>(*file), "shared memory of process ", process, ": ", std::strerror(errno));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  require(static_cast<bool>(file), "shared memory of process ", process, ": ", std::strerror(errno));
   struct stat found {};
-  require(::fstat(file->fd(), &found) == 0 && bytes > 0 && found.st_size >= bytes, "shared memory of process ", process,
+  require(::fstat(file.fd(), &found) == 0 && bytes > 0 && found.st_size >= bytes, "shared memory of process ", process,
           ": it has fewer than ", bytes, " bytes");
   return std::make_unique<Mapped>(std::move(file), bytes, handle);
 }

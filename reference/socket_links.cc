@@ -12,32 +12,15 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/file_descriptor.h"
 
 namespace hypic::reference {
 namespace {
 
 constexpr std::string_view kPrefix = "hypic-link-";
 
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  explicit operator bool() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-Socket new_socket() {
-  Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+FileDescriptor new_socket() {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   require(static_cast<bool>(socket), "a link: ", std::strerror(errno));
   return socket;
 }
@@ -56,7 +39,7 @@ bool would_wait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == E
 class SocketLink final : public PairLink {
  public:
   // By a socket that the other end is to connect to, or by the other end's.
-  explicit SocketLink(Socket listener) : listener_(std::move(listener)) {}
+  explicit SocketLink(FileDescriptor listener) : listener_(std::move(listener)) {}
   explicit SocketLink(const std::string& id) : id_(id) {}
 
   void send(const void* from, int64_t bytes) override { pieces_.push_back({.from = from, .bytes = bytes}); }
@@ -82,11 +65,11 @@ class SocketLink final : public PairLink {
   bool connect() {
     if (socket_) return true;
     if (listener_) {
-      socket_ = Socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      socket_ = FileDescriptor(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       require(socket_ || would_wait(), "a link: ", std::strerror(errno));
     } else {
       const auto [address, size] = address_of(id_);
-      Socket socket = new_socket();
+      FileDescriptor socket = new_socket();
       if (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) == 0)
         socket_ = std::move(socket);
       else
@@ -115,9 +98,9 @@ class SocketLink final : public PairLink {
     return true;
   }
 
-  const Socket listener_;
+  const FileDescriptor listener_;
   const std::string id_;
-  Socket socket_;
+  FileDescriptor socket_;
   std::deque<Piece> pieces_;
   int64_t done_ = 0;
 };
@@ -133,7 +116,7 @@ class SocketLinks final : public Links {
   Offer offer() override {
     const std::string id = random_name();
     const auto [address, size] = address_of(id);
-    Socket socket = new_socket();
+    FileDescriptor socket = new_socket();
     require(
         ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) == 0 && ::listen(socket.fd(), 1) == 0,
         "a link: ", std::strerror(errno));

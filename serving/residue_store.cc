@@ -13,27 +13,9 @@
 #include <system_error>
 
 #include "core/check.h"
+#include "core/file_descriptor.h"
 
 namespace hypic {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  explicit operator bool() const { return fd_ >= 0; }
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-}  // namespace
-
 FolderStore::FolderStore(const std::string& folder) : folder_(folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -42,12 +24,12 @@ FolderStore::FolderStore(const std::string& folder) : folder_(folder) {
 
 std::optional<std::vector<uint8_t>> FolderStore::get(const std::string& name, int64_t bytes) {
   const std::string path = folder_ + "/" + name;
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info;
-  if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != bytes) return std::nullopt;
+  if (!file || ::fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != bytes) return std::nullopt;
   std::vector<uint8_t> value(bytes);
   for (size_t done = 0; done < value.size();) {
-    const ssize_t n = ::read(file.get(), value.data() + done, value.size() - done);
+    const ssize_t n = ::read(file.fd(), value.data() + done, value.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       error_ = str(path, ": cannot be read: ", n == 0 ? "it is shorter now" : std::strerror(errno));
@@ -66,10 +48,10 @@ void FolderStore::put(const std::string& name, std::span<const uint8_t> value) {
     error_ = str(path, ": cannot be written: ", std::strerror(errno));
     ::unlink(part.c_str());
   };
-  const Descriptor file(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const FileDescriptor file(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return give_up();
   for (size_t done = 0; done < value.size();) {
-    const ssize_t n = ::write(file.get(), value.data() + done, value.size() - done);
+    const ssize_t n = ::write(file.fd(), value.data() + done, value.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return give_up();
     done += static_cast<size_t>(n);

@@ -23,6 +23,7 @@
 
 #include "core/backend.h"
 #include "core/check.h"
+#include "core/file_descriptor.h"
 
 namespace hypic {
 namespace {
@@ -33,31 +34,18 @@ constexpr size_t kReadBytes = size_t{1} << 18;
 // How often a link is asked how far it is: while it is made, and while something is under way.
 constexpr std::chrono::microseconds kLinkTick{1'000}, kCrossingTick{20};
 
-class Socket {
+class Socket : public FileDescriptor {
  public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  explicit operator bool() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
+  using FileDescriptor::FileDescriptor;
   // Whether it is ready within the time.
   bool wait(short events, std::chrono::nanoseconds time) const {
-    pollfd one{fd_, events, 0};
+    pollfd one{fd(), events, 0};
     const timespec left{time.count() / 1'000'000'000, time.count() % 1'000'000'000};
     int ready;
     do ready = ::ppoll(&one, 1, &left, nullptr);
     while (ready < 0 && errno == EINTR);
     return ready > 0;
   }
-
- private:
-  int fd_;
 };
 
 struct Addresses {

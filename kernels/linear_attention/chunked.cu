@@ -1,5 +1,6 @@
 #include "kernels/linear_attention/chunked.cuh"
 #include "kernels/linear_attention/chunked_args.cuh"
+#include "kernels/linear_attention/operands.cuh"
 
 namespace hypic::cuda {
 
@@ -14,33 +15,20 @@ HYPIC_CELLS(HYPIC_CELL)
 #undef HYPIC_CELL
 
 bool chunked_takes(const LinearAttentionArgs& a) {
-  const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  // Rows of bf16 that 16-byte pieces make.
-  const auto pieces = [&](const Tensor& t) {
-    return t.dtype == DType::bf16 && t.rank == 3 && t.stride[2] == 1 && aligned(t) &&
-           (t[0] <= 1 || t.stride[0] % 8 == 0) && (t[1] <= 1 || t.stride[1] % 8 == 0);
-  };
-  const auto floats = [&](const Tensor& t) {
-    return t.rank == 3 && t.stride[2] == 1 && aligned(t) && (t[0] <= 1 || t.stride[0] % 4 == 0) &&
-           (t[1] <= 1 || t.stride[1] % 4 == 0);
-  };
+  const auto bf16 = [](const Tensor& t) { return rows_in_pieces(t, DType::bf16); };
   return a.readout == Readout::plain && a.side == Side::key &&
          (a.decay == Decay::none || a.decay == Decay::scalar ||
-          (a.decay == Decay::diagonal && a.rotary_dim == 0 && floats(a.g))) &&
-         (a.update == Update::add || a.update == Update::delta) && !a.a && !a.b && pieces(a.q) && pieces(a.k) &&
-         pieces(a.v) && pieces(a.o) && aligned(a.state) && aligned(a.operators.T) && aligned(a.operators.U) &&
+          (a.decay == Decay::diagonal && a.rotary_dim == 0 && rows_in_pieces(a.g, DType::f32))) &&
+         (a.update == Update::add || a.update == Update::delta) && !a.a && !a.b && bf16(a.q) && bf16(a.k) &&
+         bf16(a.v) && bf16(a.o) && aligned(a.state) && aligned(a.operators.T) && aligned(a.operators.U) &&
          (a.k[2] == 64 || a.k[2] == 128) && a.v[2] % 16 == 0 &&
          (a.rotary_dim == 0 ||
           (a.update == Update::add && (a.rotary_dim == a.k[2] || 2 * a.rotary_dim == a.k[2])));
 }
 
-void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cudaStream_t stream) {
+ChunkedArgs chunked_args(const LinearAttentionArgs& a, const TableUpload& table) {
   HYPIC_CHECK(a.k[0] == table.rows(), "rows ", a.k[0], ", in the table ", table.rows());
   HYPIC_CHECK(a.k[1] > 0 && a.v[1] % a.k[1] == 0, "value heads ", a.v[1], ", key heads ", a.k[1]);
-  const auto pool = [](const Tensor& t) {
-    HYPIC_CHECK(!t || (t.dtype == DType::f32 && t.contiguous()), t.shape_string());
-    return static_cast<float*>(t.data);
-  };
   ChunkedArgs p{};
   p.q = view<__nv_bfloat16>(a.q);
   p.k = view<__nv_bfloat16>(a.k);
@@ -60,6 +48,11 @@ void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cu
   p.rotations = rotation_table(a.rotary_dim, a.rope_theta);
   p.rows = a.k[0];
   p.table = table.device();
+  return p;
+}
+
+void chunked(const LinearAttentionArgs& a, const TableUpload& table, int sms, cudaStream_t stream) {
+  const ChunkedArgs p = chunked_args(a, table);
 #define HYPIC_CELL(update_, dk)                                                                                    \
   if (a.update == Update::update_ && a.k[2] == dk)                                                                 \
     return a.decay == Decay::diagonal                                                                              \

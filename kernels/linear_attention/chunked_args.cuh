@@ -3,6 +3,7 @@
 
 #include <cfloat>
 
+#include "core/backend.h"
 #include "kernels/common/device_table.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/rotation_table.cuh"
@@ -24,7 +25,7 @@ struct ChunkedArgs {
   __nv_bfloat16* M;  // [R, Hv, 64] · scale · decay; nothing right of the diagonal's 16 × 16
   __nv_bfloat16* Z;  // [R, Hv, dk]
   float4* gates;     // [Hv, R]: β, exp(γ), exp(γ_C − γ), γ
-  int32_t* ready;    // [decays_slot, Hk] ≠ 0 where `prepare` has left these of a chunk's key head, beside `walk`; or null
+  int32_t* ready;  // [decays_slot, Hk] ≠ 0 where `prepare` has left these of a chunk's key head, beside `walk`; or null
   // Where a decay is one a key dim, instead of gates, and Z also of Update::add:
   __nv_bfloat16 *K, *Q;  // [R, Hv, dk], decayed from the chunk's begin; K of the delta rule only
   float* decays;         // [decays_slot, Hv, dk]: decay_factor of a chunk; see decays_of
@@ -62,9 +63,7 @@ class TileLane {
     ldmatrix_x4_trans(r, at(down_, tile, i, j));
   }
   // A of [m][k] and of [k][m].
-  __device__ void m_by_k(uint32_t (&r)[4], uint32_t tile, int i, int j) const {
-    ldmatrix_x4(r, at(down_, tile, i, j));
-  }
+  __device__ void m_by_k(uint32_t (&r)[4], uint32_t tile, int i, int j) const { ldmatrix_x4(r, at(down_, tile, i, j)); }
   __device__ void k_by_m(uint32_t (&r)[4], uint32_t tile, int i, int j) const {
     ldmatrix_x4_trans(r, at(across_, tile, i, j));
   }
@@ -118,8 +117,8 @@ __device__ inline void copy_tile(uint32_t tile, const __nv_bfloat16* from, int64
 #pragma unroll 4
   for (int row = warp * kRows + lane / kChunks; row < padded; row += warps * kRows) {
     const bool valid = row < rows && (!kLower || chunk / 2 <= row / 16);
-    cp_async_16(tile + row * kWidth * 2 + (swizzle_128(row, chunk) << 4),
-                from + (valid ? row : 0) * stride + chunk * 8, valid);
+    cp_async_16(tile + row * kWidth * 2 + (swizzle_128(row, chunk) << 4), from + (valid ? row : 0) * stride + chunk * 8,
+                valid);
   }
 }
 
@@ -142,6 +141,10 @@ __device__ inline void copy_rows(const __nv_bfloat16* from, int64_t stride, int 
       cp_async_16(to + i * step + j * part, from + j * kChunks * 8,
                   first + i * kRows < rows && (!kLower || chunk / 2 <= i * kRows / 16));
 }
+
+// Of tensors that chunked_takes or low_rank_takes has passed, without what `prepare` leaves. Error: rows or heads that
+// do not fit.
+ChunkedArgs chunked_args(const LinearAttentionArgs& args, const TableUpload& table);
 
 // All launches of one instance, p without what `prepare` leaves; each is compiled in a file of its own,
 // chunked_UPDATE_dk.cu, with a decay a key dim chunked_diagonal_UPDATE_dk.cu.

@@ -1,16 +1,13 @@
 #include "kernels/linear_attention/elementwise.cuh"
 #include "kernels/linear_attention/elementwise_step.cuh"
 #include "kernels/linear_attention/elementwise_walk.cuh"
+#include "kernels/linear_attention/operands.cuh"
 
 namespace hypic::cuda {
 namespace {
 
 template <class T>
 void run(const LinearAttentionArgs& a, const TableUpload& table, int sms, cudaStream_t stream) {
-  const auto pool = [](const Tensor& t) {
-    HYPIC_CHECK(!t || (t.dtype == DType::f32 && t.contiguous()), t.shape_string());
-    return static_cast<float*>(t.data);
-  };
   const EntryArgs<T> p{.q = view<T>(a.q),
                        .k = view<T>(a.k),
                        .v = view<T>(a.v),

@@ -10,6 +10,7 @@
 #include "kernels/common/view.cuh"
 #include "kernels/linear_attention/decaying.cuh"
 #include "kernels/linear_attention/linear_attention.cuh"
+#include "kernels/linear_attention/operands.cuh"
 
 namespace hypic::cuda {
 
@@ -369,10 +370,6 @@ void plain_run(const LinearAttentionArgs& a, const TableUpload& table, cudaStrea
   p.o = view<T>(a.o);
   p.g = view<float>(a.g);
   p.beta = view<float>(a.beta);
-  const auto pool = [](const Tensor& t) {
-    HYPIC_CHECK(!t || (t.dtype == DType::f32 && t.contiguous()), t.shape_string());
-    return static_cast<float*>(t.data);
-  };
   p.A = pool(a.A);
   p.u = pool(a.u);
   p.skip = pool(a.skip);
