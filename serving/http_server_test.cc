@@ -146,6 +146,59 @@ ServerOptions complete(ServerOptions options, const Model& model, bool tokenizer
   return options;
 }
 
+// Before a scheduler. While it is shut nothing gets past its first token, so that what was submitted is under way
+// however fast the machine is.
+class Gate final : public RequestHandler {
+ public:
+  explicit Gate(RequestHandler& inner) : inner_(inner) {}
+  uint64_t submit(Request request, Listener listener) override {
+    const uint64_t id = inner_.submit(std::move(request), [this, listener = std::move(listener)](const Notice& notice) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return open_; });
+      }
+      listener(notice);
+    });
+    count(submitted_);
+    return id;
+  }
+  void cancel(uint64_t id) override {
+    inner_.cancel(id);
+    count(cancelled_);
+  }
+  void flush() override { inner_.flush(); }
+  void drain() override {
+    inner_.drain();
+    set(true);
+  }
+  Load load() const override { return inner_.load(); }
+
+  void set(bool open) {
+    const std::scoped_lock lock(mutex_);
+    open_ = open;
+    changed_.notify_all();
+  }
+  // Since the beginning.
+  void wait_for_submitted(int n) { wait_for(submitted_, n); }
+  void wait_for_cancelled(int n) { wait_for(cancelled_, n); }
+
+ private:
+  void count(int& of) {
+    const std::scoped_lock lock(mutex_);
+    ++of;
+    changed_.notify_all();
+  }
+  void wait_for(const int& of, int n) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return of >= n; });
+  }
+  RequestHandler& inner_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int submitted_ = 0, cancelled_ = 0;
+};
+
 class Server {
  public:
   explicit Server(Given given = {})
@@ -153,10 +206,12 @@ class Server {
         model(Model::random(*backend, spec_of(), 3)),
         engine(model, given.engine),
         scheduler(std::in_place, engine, metrics, given.scheduler),
-        http(std::in_place, *scheduler, metrics, complete(given.server, model, given.tokenizer)) {
+        gate(*scheduler),
+        http(std::in_place, gate, metrics, complete(given.server, model, given.tokenizer)) {
     scheduler->wait_until_warm();
   }
   ~Server() {
+    gate.set(true);
     http.reset();
     scheduler.reset();
     while (!engine.idle()) engine.step();
@@ -173,6 +228,7 @@ class Server {
   Engine engine;
   Metrics metrics;
   std::optional<Scheduler> scheduler;
+  Gate gate;
   std::optional<HttpServer> http;
 };
 
@@ -460,9 +516,10 @@ TEST(Server, ConnectionsAreBounded) {
   Given given;
   given.server.max_connections = 2;
   Server server(given);
+  server.gate.set(false);
   Client one(server.http->port()), two(server.http->port());
-  for (Client* client : {&one, &two}) client->send_raw(post(request(prompt(0), 2000).dump()));
-  while (server.scheduler->load().running < 2) std::this_thread::sleep_for(1ms);
+  for (Client* client : {&one, &two}) client->send_raw(post(request(prompt(0), 2).dump()));
+  server.gate.wait_for_submitted(2);
   EXPECT_EQ(Client(server.http->port()).ask("GET", "/livez").status, 503);
 }
 
@@ -568,13 +625,18 @@ TEST(Server, TimeIsBounded) {
 
 TEST(Server, ClientsThatLeaveAreForgotten) {
   Server server;
+  server.gate.set(false);
+  int clients = 0;
   for (const bool stream : {true, false}) {
-    Client client(server.http->port());
-    client.send_raw(post(request(prompt(0), 3000, stream).dump()));
-    while (server.scheduler->load().running == 0) std::this_thread::sleep_for(1ms);
-    client.send_raw("GET /");  // what is not read yet hides no end
+    {
+      Client client(server.http->port());
+      client.send_raw(post(request(prompt(0), 3000, stream).dump()));
+      server.gate.wait_for_submitted(++clients);
+      client.send_raw("GET /");  // what is not read yet hides no end
+    }
+    server.gate.wait_for_cancelled(clients);
   }
-  while (server.scheduler->load().running > 0) std::this_thread::sleep_for(1ms);  // or the test runs out of time
+  server.gate.set(true);
   EXPECT_EQ(server.completion(request(prompt(0), 2)).status, 200);
 }
 
@@ -582,14 +644,14 @@ TEST(Server, DrainsInOrder) {
   Server server;
   Client idle(server.http->port());
   EXPECT_EQ(idle.ask("GET", "/livez").status, 200);
-  std::thread client([&] {
-    const Reply reply = server.completion(request(prompt(0), 60, true));
-    EXPECT_EQ(reply.events().back(), "[DONE]");
-    EXPECT_EQ(reply.events().size(), 61u);
-  });
-  while (server.scheduler->load().running == 0) std::this_thread::sleep_for(1ms);
+  server.gate.set(false);
+  Client streamed(server.http->port());
+  streamed.send_raw(post(request(prompt(0), 60, true).dump()));
+  server.gate.wait_for_submitted(1);
   EXPECT_TRUE(server.http->drain(60s));
-  client.join();
+  const std::vector<std::string> events = streamed.read().events();
+  ASSERT_EQ(events.size(), 61u);
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(idle.read().status, 0);
 }
 

@@ -34,15 +34,17 @@ struct Fixture {
     while (!engine.idle()) engine.step();
     EXPECT_NO_THROW(engine.check_integrity());
   }
-  // Notes under `name` when its first token comes and when it ends.
+  // Notes under `name` when its first token comes and when it ends. While `held`, the scheduler waits at a first token.
   uint64_t submit(const std::string& name, Request wanted) {
     auto first = std::make_shared<bool>(true);
     return scheduler->submit(std::move(wanted), [this, name, first](const Notice& notice) {
-      const std::scoped_lock lock(mutex);
-      if (std::exchange(*first, false)) order.push_back(name);
+      std::unique_lock lock(mutex);
+      const bool is_first = std::exchange(*first, false);
+      if (is_first) order.push_back(name);
       if (notice.kind == Notice::Kind::failed) errors.push_back(notice.error);
       ended += notice.last;
       changed.notify_all();
+      if (is_first) changed.wait(lock, [this] { return !held; });
     });
   }
   template <class Condition>
@@ -51,12 +53,19 @@ struct Fixture {
     ASSERT_TRUE(changed.wait_for(lock, 60s, condition));
   }
 
+  void hold(bool now) {
+    const std::scoped_lock lock(mutex);
+    held = now;
+    changed.notify_all();
+  }
+
   std::unique_ptr<Backend> backend;
   Model model;
   Engine engine;
   Metrics metrics;
   std::mutex mutex;
   std::condition_variable changed;
+  bool held = false;
   std::vector<std::string> order, errors;
   int ended = 0;
   std::optional<Scheduler> scheduler;
@@ -66,10 +75,12 @@ const EngineOptions kRoomForOneLong{.pools = {.state_slots = 8, .operator_slots 
 
 TEST(Scheduler, WhatIsCachedGoesFirstAndNobodyIsPassedForEver) {
   Fixture f(kRoomForOneLong);
+  f.hold(true);
   f.submit("long", request(2, 2100));  // leaves too few pages for another
   f.wait([&] { return !f.order.empty(); });
   f.submit("cold", request(3, 1));
   f.submit("cached", request(2, 1));
+  f.hold(false);
   f.wait([&] { return f.ended == 3; });
   EXPECT_EQ(f.order, (std::vector<std::string>{"long", "cached", "cold"}));
 }
@@ -90,6 +101,7 @@ TEST(Scheduler, WhatCannotRunAloneIsToldSoAndHoldsUpNobody) {
 
 TEST(Scheduler, TheQueueIsBounded) {
   Fixture f(kRoomForOneLong, 2);
+  f.hold(true);
   f.submit("long", request(2, 2100));
   f.wait([&] { return !f.order.empty(); });
   const uint64_t waits = f.submit("waits", request(3, 1));
@@ -97,6 +109,7 @@ TEST(Scheduler, TheQueueIsBounded) {
   EXPECT_NE(f.submit("waits", request(4, 1)), 0u);
   EXPECT_EQ(f.submit("refused", request(5, 1)), 0u);
   f.scheduler->cancel(waits);  // makes room in the queue, never runs
+  f.hold(false);
   f.wait([&] { return f.ended == 2; });
   EXPECT_EQ(f.order, (std::vector<std::string>{"long", "waits"}));
   f.scheduler->drain();

@@ -57,7 +57,7 @@ class Process {
     options.tls = guards.tls;
     if (role == Role::combine) {
       combine_.emplace(engine_, model_, metrics_, SchedulerOptions{.mode = kMode},
-                       InboxOptions{.first_patience = 5s, .patience = 1s});
+                       InboxOptions{.first_patience = 60s, .patience = 60s});
       combine_->scheduler().wait_until_warm();
       receiver_.emplace(combine_->sink(), "127.0.0.1", 0, TcpOptions{.key = guards.key});
       options.data_address = str(":", receiver_->port());
