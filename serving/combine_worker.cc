@@ -49,16 +49,13 @@ CombineWorker::Opened CombineWorker::submit(Request request, const std::vector<R
 }
 
 void CombineWorker::cancel(uint64_t id) {
-  uint64_t scheduled = 0;
-  {
-    const std::scoped_lock lock(mutex_);
-    const auto found = jobs_.find(id);
-    if (found == jobs_.end()) return;
-    scheduled = found->second.scheduled;
-    for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
-    jobs_.erase(found);
-  }
-  if (scheduled != 0) scheduler_.cancel(scheduled);
+  const std::scoped_lock lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  // First of all, so that no forward that is given up for its transfers is planned with it again.
+  if (found->second.scheduled != 0) scheduler_.cancel(found->second.scheduled);
+  for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
+  jobs_.erase(found);
 }
 
 void CombineWorker::wait() {

@@ -169,6 +169,9 @@ void Inbox::close(uint64_t transfer) {
   if (found == open_.end()) return;
   last = std::move(found->second);
   open_.erase(found);
+  if (last->complete() || !last->error.empty()) return;
+  last->error = "nobody waits for it any longer";  // for a forward that does: nothing finds it from now on
+  arrived_.notify_all();
 }
 
 void Inbox::expire() {

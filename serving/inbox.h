@@ -49,7 +49,7 @@ class Inbox final : public PacketSink, public ResidueSource {
   uint64_t open(uint64_t transfer, const Tokens& tokens);
   // It does not come, for a reason. Unknown ones are ignored.
   void fail(uint64_t transfer, const std::string& why);
-  // Its memory goes once no arrival is under way.
+  // A forward that waits for it is given up. Its memory goes once no arrival is under way.
   void close(uint64_t transfer);
   // Whether each of them has its first layer here, or has failed: a forward that waits for them waits no longer than
   // the layers are apart. Unknown ones have failed.

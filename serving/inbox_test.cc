@@ -232,6 +232,19 @@ TEST(Inbox, PatienceEnds) {
   }
 }
 
+// Its request was cancelled, in the middle of a forward that others may share.
+TEST(Inbox, WhatIsClosedIsWaitedForNoLonger) {
+  Fixture f({.first_patience = 1h, .patience = 1h});
+  f.give(1, f.inbox.open(1, kSecond), 1, 0);
+  At hooks([&](int layer) {
+    if (layer == 0 && f.closed == 0) f.close(1);
+  });
+  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+  EXPECT_EQ(f.engine.restarts(), 1);
+  EXPECT_EQ(f.inbox.counters().failed, 0);
+}
+
 TEST(Inbox, LatePacketsFindNoPlace) {
   Fixture f;
   const uint64_t before = f.inbox.open(1, kSecond);
