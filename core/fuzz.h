@@ -4,8 +4,6 @@
 // part of FLOOR_test and runs its seeds, FLOOR/testdata/fuzz/NAME.
 #pragma once
 
-#include <stdlib.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -49,36 +47,6 @@ bool takes(const Parse& parse) {
     return false;
   }
 }
-
-// A folder for parsers that read files; it goes when the program ends.
-class FuzzFolder {
- public:
-  FuzzFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "hypic-fuzz-XXXXXX").string();
-    HYPIC_CHECK(mkdtemp(path_.data()), path_);
-  }
-  ~FuzzFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  FuzzFolder(const FuzzFolder&) = delete;
-  FuzzFolder& operator=(const FuzzFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  // The path of a file with these bytes; folders in its name are made.
-  std::string write(const std::string& name, std::string_view bytes) const {
-    const std::filesystem::path path = std::filesystem::path(path_) / name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream file(path, std::ios::binary);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    HYPIC_CHECK(file.good(), path.string());
-    return path.string();
-  }
-
- private:
-  std::string path_;
-};
 
 }  // namespace hypic
 

@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
@@ -67,11 +66,11 @@ TEST(Json, ShowsValuesInALine) {
 }
 
 TEST(File, ReadsRegularFilesUpToABound) {
-  const std::string path = testing::TempDir() + "file_test";
-  std::ofstream(path) << "four";
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "four");
   EXPECT_EQ(read_file(path, 4), "four");
   EXPECT_THROW(read_file(path, 3), Error);
-  EXPECT_THROW(read_file(testing::TempDir(), 100), Error);
+  EXPECT_THROW(read_file(folder.path(), 100), Error);
   EXPECT_THROW(read_file("/dev/zero", 100), Error);
   EXPECT_THROW(read_file(path + ".absent", 100), Error);
 }

@@ -4,6 +4,7 @@
 
 #include "core/fuzz.h"
 #include "core/safetensors.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
@@ -18,7 +19,7 @@ std::string file_of(std::string_view input) {
   return file.append(header).append(bytes);
 }
 
-void check(const FuzzFolder& folder, std::string_view input) {
+void check(const TemporaryFolder& folder, std::string_view input) {
   const std::string bytes = file_of(input);
   const std::string path = folder.write("model.safetensors", bytes);
   std::vector<std::pair<std::string, Tensor>> tensors;
@@ -52,7 +53,7 @@ void check(const FuzzFolder& folder, std::string_view input) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::takes([&] { hypic::check(folder, hypic::as_text(data, size)); });
   return 0;
 }

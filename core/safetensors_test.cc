@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
@@ -15,9 +16,6 @@ namespace fs = std::filesystem;
 
 class SafetensorsTest : public testing::Test {
  protected:
-  SafetensorsTest() { fs::create_directories(folder_); }
-  ~SafetensorsTest() override { fs::remove_all(folder_); }
-
   static std::string file_of(const std::string& header, const std::string& data) {
     const uint64_t n = header.size();
     return std::string(reinterpret_cast<const char*>(&n), 8) + header + data;
@@ -50,7 +48,8 @@ class SafetensorsTest : public testing::Test {
     }
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / str("hypic-safetensors-", getpid());
+  const TemporaryFolder made_;
+  const fs::path folder_ = made_.path();
   const std::string path_ = folder_ / "model.safetensors";
 };
 

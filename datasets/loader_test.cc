@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "datasets/testing.h"
 
 namespace hypic {
@@ -14,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 
-// A folder of this test alone.
+// Of this test alone.
 fs::path folder() {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const fs::path path = fs::path(testing::TempDir()) / "hypic_loader" / test->name();
+  static const TemporaryFolder all;
+  const fs::path path = all.path(testing::UnitTest::GetInstance()->current_test_info()->name());
   fs::create_directories(path);
   return path;
 }

@@ -2,12 +2,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "datasets/rows.h"
 
 namespace hypic {
 namespace {
 
-void check(const FuzzFolder& folder, std::string_view text) {
+void check(const TemporaryFolder& folder, std::string_view text) {
   const std::string path = folder.write("rows", text);
   takes([&] {
     RowReader rows(path);
@@ -34,7 +35,7 @@ void check(const FuzzFolder& folder, std::string_view text) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::check(folder, hypic::as_text(data, size));
   return 0;
 }

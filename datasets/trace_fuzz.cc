@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "datasets/trace.h"
 
 namespace hypic {
@@ -19,7 +20,7 @@ void check_reuse(const Trace& trace, std::optional<int64_t> budget, TraceAdmissi
   }
 }
 
-void check(const FuzzFolder& folder, std::string_view input) {
+void check(const TemporaryFolder& folder, std::string_view input) {
   const auto [text, lengths] = parts_of<2>(input);
   folder.write("ragpulse_token_lengths.csv", lengths);
   const Trace trace = load_trace(folder.write("trace", text));
@@ -44,7 +45,7 @@ void check(const FuzzFolder& folder, std::string_view input) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::takes([&] { hypic::check(folder, hypic::as_text(data, size)); });
   return 0;
 }

@@ -3,18 +3,16 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <fstream>
-
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "datasets/testing.h"
 
 namespace hypic {
 namespace {
 
 std::string write(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "hypic_" + name;
-  std::ofstream(path, std::ios::binary) << text;
-  return path;
+  static const TemporaryFolder folder;
+  return folder.write(name, text);
 }
 
 std::string load_error(const std::string& text, const std::string& lengths = "hash_id,tokens\n") {

@@ -15,13 +15,15 @@
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
 
 // A suite of cheap cases: `expect` of each is given.
 Suite suite_of(const std::vector<std::string>& expectations) {
-  const std::string path = testing::TempDir() + std::to_string(getpid()) + "runner_test.json";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("suite.json");
   std::ofstream file(path);
   file << R"({"title": "t", "cases": [)";
   for (size_t i = 0; i < expectations.size(); ++i)
@@ -38,16 +40,11 @@ std::string expect(const std::string& tag, const std::string& relation, double v
          std::to_string(value) + "}";
 }
 
-std::string fresh_folder(const std::string& name) {
-  const std::string folder = testing::TempDir() + name;
-  std::filesystem::remove_all(folder);
-  return folder;
-}
-
 TEST(Runner, JudgesByExpectations) {
   const Suite suite = suite_of({"", expect("measured.*", "<", 1), expect("measured.e5.4", ">", 1),
                                 expect("absent", "==", 0)});
-  const std::string out = fresh_folder("runner_judges");
+  const TemporaryFolder folder;
+  const std::string& out = folder.path();
   std::ostringstream log;
   const Report report = run_suite(suite, {.out = out, .log = &log});
   ASSERT_EQ(report.results.size(), 4u);
@@ -115,14 +112,16 @@ TEST(Runner, BadParametersAreFoundBeforeAnythingRuns) {
 TEST(Runner, StopsWhenAsked) {
   const Suite suite = suite_of({expect("measured.*", "<", 1)});
   const std::atomic<bool> stop = true;
-  const Report report = run_suite(suite, {.out = fresh_folder("runner_stops"), .stop = &stop});
+  const TemporaryFolder folder;
+  const Report report = run_suite(suite, {.out = folder.path(), .stop = &stop});
   EXPECT_EQ(report.results[0].verdict, Verdict::undecided);
   EXPECT_EQ(exit_code(report), 4);
 }
 
 TEST(Runner, StopsAtItsBudgetAndResumes) {
   const Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
-  const std::string out = fresh_folder("runner_resumes");
+  const TemporaryFolder folder;
+  const std::string& out = folder.path();
   const Report stopped = run_suite(suite, {.out = out, .time_budget = 0});
   EXPECT_EQ(stopped.results[0].verdict, Verdict::undecided);
   EXPECT_EQ(exit_code(stopped), 4);
@@ -146,7 +145,8 @@ class SlowLog : public std::stringbuf {
 TEST(Runner, ABudgetThatEndsInTheMiddleIsResumedThere) {
   const std::string holds = expect("measured.*", "<", 1);
   const Suite suite = suite_of({holds, holds, holds});
-  const std::string out = fresh_folder("runner_middle");
+  const TemporaryFolder folder;
+  const std::string& out = folder.path();
   SlowLog slow;
   std::ostream log(&slow);
   const Report stopped = run_suite(suite, {.out = out, .time_budget = 0.3, .log = &log});
@@ -205,7 +205,8 @@ TEST(Runner, SaysHowFarALongCaseIs) {
   const Suite suite = suite_of({expect("measured.*", "<", 1)});
   const auto lines = [&](RunSettings settings) {
     std::ostringstream progress;
-    settings.out = fresh_folder("runner_progress");
+    const TemporaryFolder folder;
+    settings.out = folder.path();
     settings.progress = &progress;
     run_suite(suite, settings);
     return progress.str();
@@ -221,7 +222,8 @@ TEST(Runner, SaysHowLongItTakes) {
   Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
   const auto said = [&] {
     std::ostringstream log;
-    const Report report = run_suite(suite, {.out = fresh_folder("runner_seconds"), .log = &log});
+    const TemporaryFolder folder;
+    const Report report = run_suite(suite, {.out = folder.path(), .log = &log});
     return log.str() + report.environment.entries.back().second;
   };
   EXPECT_EQ(said().find("by the suite"), std::string::npos);
@@ -240,7 +242,8 @@ TEST(Runner, SaysAheadWhatABudgetAndDataCannotDo) {
   Suite suite = suite_of({expect("measured.*", "<", 1)});
   suite.cases[0].seconds = 70;
   std::ostringstream log;
-  const std::string out = fresh_folder("runner_ahead");
+  const TemporaryFolder folder;
+  const std::string& out = folder.path();
   run_suite(suite, {.out = out, .context = {.data = "rows.jsonl"}, .time_budget = 50, .log = &log});
   EXPECT_TRUE(log.str().starts_with("1 case, about 70 s by the suite\n"
                                     "the time budget of 50 s is less than the about 70 s of \"case 0\"; a case that "
@@ -265,7 +268,8 @@ TEST(Runner, WhatADriverSaysInShortStandsWhereNothingIsAsked) {
 // The last line may be cut, since a run can die any time; nothing else may be wrong.
 TEST(Runner, ResumesOnlyWhatItWrote) {
   const Suite suite = suite_of({expect("measured.*", "<", 1), expect("measured.*", "<", 1)});
-  const std::string out = fresh_folder("runner_tampered"), path = out + "/results.jsonl";
+  const TemporaryFolder folder;
+  const std::string &out = folder.path(), path = out + "/results.jsonl";
   run_suite(suite, {.out = out});
   const std::string whole = read_file(path, 1 << 20);
   const auto resume = [&](const std::string& text) {
@@ -289,7 +293,8 @@ TEST(Runner, ResumesOnlyWhatItWrote) {
 
 TEST(Runner, RefusesToMixRuns) {
   const Suite suite = suite_of({""});
-  const std::string out = fresh_folder("runner_mixes");
+  const TemporaryFolder folder;
+  const std::string& out = folder.path();
   run_suite(suite, {.out = out});
   EXPECT_THROW(run_suite(suite, {.out = out, .context = {.data = "other.jsonl"}, .resume = true}), Error);
   run_suite(suite, {.out = out, .context = {.data = "other.jsonl"}});  // without --resume it starts over

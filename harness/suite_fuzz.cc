@@ -1,4 +1,5 @@
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "harness/suite.h"
 
 namespace hypic {
@@ -23,7 +24,7 @@ void read_parameters(const SuiteCase& suite_case) {
   parameters.refuse_others();
 }
 
-void check(const FuzzFolder& folder, std::string_view text) {
+void check(const TemporaryFolder& folder, std::string_view text) {
   const Suite suite = load_suite(folder.write("suite.json", text));
   HYPIC_CHECK(!suite.cases.empty());
   for (const SuiteCase& suite_case : suite.cases) {
@@ -36,7 +37,7 @@ void check(const FuzzFolder& folder, std::string_view text) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::takes([&] { hypic::check(folder, hypic::as_text(data, size)); });
   return 0;
 }

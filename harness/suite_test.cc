@@ -4,17 +4,16 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
 
 std::string write(const std::string& text) {
-  const std::string path = testing::TempDir() + std::to_string(getpid()) + "suite_test.json";
-  std::ofstream(path) << text;
-  return path;
+  static const TemporaryFolder folder;
+  return folder.write("suite.json", text);
 }
 
 std::string refusal(const std::string& text) {

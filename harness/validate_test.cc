@@ -1,10 +1,9 @@
 // suites/validate.json against backends that are wrong on purpose: each of its promises is kept.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "core/temporary_folder.h"
 #include "harness/assets.h"
 #include "harness/runner.h"
 
@@ -23,12 +22,12 @@ class Validate : public testing::TestWithParam<Promise> {};
 TEST_P(Validate, NoticesABackend) {
   const Promise& promise = GetParam();
   RunSettings settings;
-  settings.out = testing::TempDir() + "hypic-validate-" + std::to_string(getpid());
+  const TemporaryFolder out;
+  settings.out = out.path();
   settings.context.model = "models/testdata/transformers/" + std::string(promise.model);
   settings.context.backend = promise.backend;
   settings.lenient = true;
   const Report report = run_suite(load_suite(asset("suites/validate.json")), settings);
-  std::filesystem::remove_all(settings.out);
   const bool sound = promise.broken_case == nullptr;
   for (const Result& result : report.results) {
     if (sound) {

@@ -1,5 +1,6 @@
 // Checkpoints of every architecture: written, read, in shards, in each dtype; and what is wrong
 // with a folder.
+#include "core/temporary_folder.h"
 #include "models/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -57,8 +58,6 @@ ModelSpec spec_of(const json& config) { return spec_from_config(config.dump(), "
 
 class Checkpoints : public testing::Test {
  protected:
-  ~Checkpoints() override { fs::remove_all(folder); }
-
   Model write(const json& config, DType dtype = DType::f32) {
     Model model = Model::random(*backend, spec_of(config), 11);
     fs::remove_all(folder);
@@ -129,7 +128,8 @@ class Checkpoints : public testing::Test {
   }
 
   const std::unique_ptr<Backend> backend = reference::make_cpu_backend();
-  const std::string folder = fs::temp_directory_path() / str("hypic-checkpoint-", getpid());
+  const TemporaryFolder made_;
+  const std::string& folder = made_.path();
   const std::string config = folder + "/config.json", weights = folder + "/model.safetensors",
                     index = weights + ".index.json";
 };

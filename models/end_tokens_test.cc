@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "core/check.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
@@ -15,12 +13,9 @@ using Ids = std::vector<int32_t>;
 
 class EndTokens : public testing::Test {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-  }
-  void write(const char* name, const char* text) { std::ofstream(folder + "/" + name) << text; }
-  const std::string folder = testing::TempDir() + std::to_string(getpid()) + "end_tokens_test";
+  void write(const char* name, const char* text) { made.write(name, text); }
+  const TemporaryFolder made;
+  const std::string& folder = made.path();
 };
 
 TEST_F(EndTokens, TheGenerationConfigSaysFirst) {

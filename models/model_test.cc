@@ -1,7 +1,6 @@
 #include "models/model.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <set>
 
 #include "core/safetensors.h"
+#include "core/temporary_folder.h"
 #include "models/forward.h"
 #include "reference/cpu_backend.h"
 #include "reference/ops/testing.h"
@@ -55,7 +55,6 @@ using Tensors = std::map<std::string, std::pair<Tensor, std::vector<char>>>;
 class ModelFolder : public testing::Test {
  protected:
   ModelFolder() { write_model(Model::random(*backend, small_spec(), 3), folder, DType::f32); }
-  ~ModelFolder() override { fs::remove_all(folder); }
 
   // Rewrites model.safetensors after a change of its tensors.
   void change(const std::function<void(Tensors&)>& edit) {
@@ -98,7 +97,8 @@ class ModelFolder : public testing::Test {
   void expect_refused(const std::string& what) const { expect_refused(folder, what); }
 
   const std::unique_ptr<Backend> backend = reference::make_cpu_backend();
-  const std::string folder = fs::temp_directory_path() / str("hypic-model-", getpid());
+  const TemporaryFolder made_;
+  const std::string& folder = made_.path();
   const std::string config = folder + "/config.json", weights = folder + "/model.safetensors";
 };
 

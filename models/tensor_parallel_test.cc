@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "core/chain.h"
+#include "core/temporary_folder.h"
 #include "models/forward.h"
 #include "reference/cpu_backend.h"
 #include "reference/ops/testing.h"
@@ -206,9 +206,9 @@ TEST(TensorParallel, PartsMakeTheWholeTensors) {
 }
 
 TEST(TensorParallel, ACheckpointIsCutAsRandomWeightsAre) {
-  const std::string folder = testing::TempDir() + "/tensor_parallel";
   for (const std::string& name : tiny_models()) {
-    std::filesystem::remove_all(folder);
+    const TemporaryFolder temporary;
+    const std::string& folder = temporary.path();
     const auto cpu = reference::make_cpu_backend();
     write_model(Model::random(*cpu, spec_named(name), 3), folder, DType::f32);
     const auto backends = reference::make_cpu_ranks(2), others = reference::make_cpu_ranks(2);

@@ -1,6 +1,7 @@
 // Parts: tokenizer.json, or meta.json if merges follow; merges.txt; a text. In a tokenizer.json,
 // "BYTES":0 stands for the 256 tokens of the byte alphabet, which every vocabulary needs.
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "models/tokenizer.h"
 
 namespace hypic {
@@ -33,7 +34,7 @@ std::string with_byte_tokens(std::string_view json) {
   return out;
 }
 
-void check(const FuzzFolder& folder, std::string_view input) {
+void check(const TemporaryFolder& folder, std::string_view input) {
   const auto [json, merges, text] = parts_of<3>(input);
   std::string path;
   if (merges.empty()) {
@@ -58,7 +59,7 @@ void check(const FuzzFolder& folder, std::string_view input) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::takes([&] { hypic::check(folder, hypic::as_text(data, size)); });
   return 0;
 }

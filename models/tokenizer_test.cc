@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "models/text_segments.h"
 
 namespace hypic {
@@ -281,12 +282,8 @@ TEST(SplitSegments, KeepsTextAndDropsEmptyParts) {
 class TokenizerFile : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ =
-        fs::path(testing::TempDir()) /
-        (std::string("hypic_") + testing::UnitTest::GetInstance()->current_test_info()->name());
     good_ = json::parse(read(fs::path(kOwn) / "tokenizer.json"));
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   Tokenizer load(const json& root) {
     write(folder_ / "tokenizer.json", root.dump());
@@ -313,7 +310,8 @@ class TokenizerFile : public testing::Test {
     expect_refused(root, reason);
   }
 
-  fs::path folder_;
+  const TemporaryFolder made_;
+  const fs::path folder_ = made_.path();
   json good_;
 };
 

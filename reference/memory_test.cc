@@ -4,23 +4,18 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
+
+#include "core/temporary_folder.h"
 
 namespace hypic::reference {
 namespace {
 
 class AvailableMemory : public testing::Test {
  protected:
-  AvailableMemory() : root_(testing::TempDir() + std::to_string(getpid()) + "available_memory") { std::filesystem::remove_all(root_); }
-  ~AvailableMemory() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) const { made_.write(path.substr(1), text); }
 
-  void write(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-
-  const std::string root_;
+  const TemporaryFolder made_;
+  const std::string& root_ = made_.path();
 };
 
 TEST_F(AvailableMemory, IsTheLeastOfMachineAndGroups) {

@@ -8,12 +8,12 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <utility>
 
 #include "core/check.h"
 #include "core/file.h"
+#include "core/temporary_folder.h"
 #include "reports/chart.h"
 #include "reports/item_log.h"
 #include "reports/result_log.h"
@@ -149,17 +149,9 @@ std::string json_error(const std::string& text) {
 
 class Files : public testing::Test {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-  void put(const std::string& name, const std::string& text) {
-    std::ofstream(dir_ + "/" + name, std::ios::binary) << text;
-  }
-  const std::string dir_ = testing::TempDir() + "hypic_reports_" +
-                           testing::UnitTest::GetInstance()->current_test_info()->name() +
-                           std::to_string(::getpid());
+  void put(const std::string& name, const std::string& text) { folder_.write(name, text); }
+  const TemporaryFolder folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 TEST(Verdicts, names_go_both_ways) {

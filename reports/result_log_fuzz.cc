@@ -1,4 +1,5 @@
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "reports/result_log.h"
 #include "reports/write.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 // The file as it is; then each of its lines as a result to append, since a line without its digest
 // is never read.
-void check(const FuzzFolder& folder, std::string_view text) {
+void check(const TemporaryFolder& folder, std::string_view text) {
   const std::string path = folder.write("results.jsonl", text);
   takes([&] { ResultLog log(folder.path()); });
 
@@ -18,7 +19,7 @@ void check(const FuzzFolder& folder, std::string_view text) {
   HYPIC_CHECK(log.finished().size() == count);
 }
 
-void check_again(const FuzzFolder& folder) {
+void check_again(const TemporaryFolder& folder) {
   const ResultLog log(folder.path());
   ResultLog empty(folder.path() + "/copy", false);
   for (const Result& result : log.finished()) empty.append(result);
@@ -30,7 +31,7 @@ void check_again(const FuzzFolder& folder) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::check(folder, hypic::as_text(data, size));
   hypic::check_again(folder);
   return 0;

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "core/fuzz.h"
+#include "core/temporary_folder.h"
 #include "serving/residue_file.h"
 
 namespace hypic {
@@ -44,7 +45,7 @@ std::string file_of(std::string_view input, const ResidueLayout& layout) {
 }
 
 // What is read must be what would be written.
-void check(const FuzzFolder& folder, std::string_view input) {
+void check(const TemporaryFolder& folder, std::string_view input) {
   const ResidueLayout layout(small(), DType::f32, DType::f32, ResidueFormat::compact);
   const ResidueReader reader{Sha256().add(std::string("model")).digest(), layout, 100};
   const std::string bytes = file_of(input, layout);
@@ -62,7 +63,7 @@ void check(const FuzzFolder& folder, std::string_view input) {
 }  // namespace hypic
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const hypic::FuzzFolder folder;
+  static const hypic::TemporaryFolder folder;
   hypic::takes([&] { hypic::check(folder, hypic::as_text(data, size)); });
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <thread>
 
+#include "core/temporary_folder.h"
 #include "models/spec.h"
 
 namespace hypic {
@@ -20,13 +21,10 @@ namespace fs = std::filesystem;
 class ResidueFiles : public testing::Test {
  protected:
   ResidueFiles() {
-    std::string name = (fs::temp_directory_path() / "hypic-residue-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     payload_.resize(layout_.bytes(Part::op, 5).total());
     for (size_t i = 0; i < payload_.size(); ++i) payload_[i] = static_cast<uint8_t>(i * 7);
     write_residue_file(path(), reader_, header_, payload_);
   }
-  ~ResidueFiles() override { fs::remove_all(folder_); }
 
   std::string path() const { return folder_ + "/one.residue"; }
   std::string bytes() const {
@@ -66,7 +64,8 @@ class ResidueFiles : public testing::Test {
   const ResidueReader reader_{Sha256().add(std::string("model")).digest(), layout_, 100};
   const ResidueHeader header_{Part::op, 2, 1, 0, {5, 6, 7, 8, 9}};
   std::vector<uint8_t> payload_;
-  std::string folder_;
+  const TemporaryFolder made_;
+  const std::string& folder_ = made_.path();
 };
 
 TEST_F(ResidueFiles, ComeBack) {

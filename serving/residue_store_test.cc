@@ -1,44 +1,35 @@
 #include "serving/residue_store.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 
 namespace hypic {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Folder {
-  Folder() {
-    path = (fs::temp_directory_path() / "hypic-store-XXXXXX").string();
-    EXPECT_TRUE(mkdtemp(path.data()));
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string path;
-};
-
 TEST(ResidueStore, FoldersKeepWholeValues) {
-  const Folder folder;
-  FolderStore store(folder.path + "/a/b"), other(folder.path + "/a/b");
+  const TemporaryFolder folder;
+  FolderStore store(folder.path() + "/a/b"), other(folder.path() + "/a/b");
   const std::vector<uint8_t> value = {1, 2, 3};
   EXPECT_FALSE(other.get("x", 3));
   store.put("x", value);
   store.put("x", value);
   EXPECT_EQ(other.get("x", 3), value);
   EXPECT_FALSE(other.get("x", 4));
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path + "/a/b"), {}), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path() + "/a/b"), {}), 1);
   EXPECT_EQ(store.error() + other.error(), "");
-  fs::remove_all(folder.path + "/a");
+  fs::remove_all(folder.path() + "/a");
   store.put("y", value);
   EXPECT_NE(store.error(), "");
   EXPECT_FALSE(store.get("y", 3));
-  std::ofstream(folder.path + "/file") << "x";
-  EXPECT_THROW(FolderStore(folder.path + "/file"), Error);
+  std::ofstream(folder.path() + "/file") << "x";
+  EXPECT_THROW(FolderStore(folder.path() + "/file"), Error);
 }
 
 TEST(ResidueStore, DamageAndOtherNamesAreSeen) {

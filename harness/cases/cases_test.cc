@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/safetensors.h"
+#include "core/temporary_folder.h"
 #include "harness/backends.h"
 #include "harness/cases/broken.h"
 #include "harness/cases/captured.h"
@@ -98,7 +99,8 @@ TEST(Broken, UnknownFaultsAreRefused) {
 
 std::string refusal(const std::vector<std::pair<std::string, Tensor>>& tensors,
                     const std::string& family = "kda") {
-  const std::string path = testing::TempDir() + "captured_test.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("captured.safetensors");
   write_safetensors(path, tensors);
   try {
     captured_case(path, family);
@@ -128,7 +130,8 @@ TEST(Captured, AnotherImplementationsErrorsShow) {
   std::vector<float> o(37 * 2 * 6, 0.5f);
   for (auto& [name, tensor] : tensors)
     if (name == "o") tensor.data = o.data();
-  const std::string path = testing::TempDir() + "captured_wrong.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("wrong.safetensors");
   write_safetensors(path, tensors);
   const Findings f = run_case(captured_case(path, "delta_net"), *make_backend("cpu"), {});
   ASSERT_EQ(f.failed, 1);

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/safetensors.h"
+#include "core/temporary_folder.h"
 
 namespace hypic::golden {
 namespace {
@@ -40,12 +41,11 @@ TEST(Golden, WorkloadsStayInTheirFolder) {
 class Written : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    fs::remove_all(folder());
+    made_ = std::make_unique<TemporaryFolder>();
     write(folder(), {"gated_delta_net"});
   }
-  static void TearDownTestSuite() { fs::remove_all(folder()); }
-  // Of this process: each test runs in one of its own, beside others.
-  static std::string folder() { return str(testing::TempDir(), "golden_test_", getpid()); }
+  static void TearDownTestSuite() { made_.reset(); }
+  static const std::string& folder() { return made_->path(); }
   static std::string file_of(const char* kind, const Workload& w) {
     return str(folder(), "/", kind, "/", w.definition, "/", w.uuid, ".safetensors");
   }
@@ -68,6 +68,9 @@ class Written : public testing::Test {
     write_safetensors(path, tensors);
     return check(folder(), folder() + "/outputs", w, compute);
   }
+
+ private:
+  static inline std::unique_ptr<TemporaryFolder> made_;
 };
 
 TEST_F(Written, ItsOwnAnswersHold) {
@@ -96,9 +99,10 @@ TEST_F(Written, OneElementShows) {
 }
 
 TEST(GoldenFolder, WhatIsNotThereIsAnError) {
-  EXPECT_THROW(read_workloads(testing::TempDir() + "no_goldens"), Error);
-  EXPECT_THROW(write(testing::TempDir() + "no_goldens", {"none"}), Error);
-  EXPECT_THROW(write(testing::TempDir() + "no_goldens", {"mamba1"}), Error);
+  const TemporaryFolder folder;
+  EXPECT_THROW(read_workloads(folder.path("none")), Error);
+  EXPECT_THROW(write(folder.path("none"), {"none"}), Error);
+  EXPECT_THROW(write(folder.path("none"), {"mamba1"}), Error);
 }
 
 }  // namespace

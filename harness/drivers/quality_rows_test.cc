@@ -1,10 +1,10 @@
 // Rows, what they say of modes, and two runs side by side.
+#include "core/temporary_folder.h"
 #include "harness/drivers/quality_rows.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -38,11 +38,11 @@ double value(const Result& result, const std::string& tag) {
 TEST(QualityRows, AreReadAsTheyWereWritten) {
   Row r = row("a \"quoted\"", "addition", 0.5);
   r.gaps = {0.123456, INFINITY};
-  const std::string path = testing::TempDir() + ItemLog::kFile;
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder.path(ItemLog::kFile);
   {
     ItemLog log;
-    log.open(testing::TempDir(), false);
+    log.open(folder.path(), false);
     log.append("a case", {to_json(r)});
   }
   const std::vector<Row> rows = load_rows(path);

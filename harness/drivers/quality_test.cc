@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "harness/assets.h"
 #include "harness/drivers/quality_rows.h"
 #include "harness/drivers/reuse_laws.h"
@@ -60,13 +61,6 @@ std::string shown(const std::vector<Value>& values) {
   return text;
 }
 
-std::string fresh_folder(const std::string& name) {
-  const std::string folder = testing::TempDir() + name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-
 TEST(Quality, MeasuresEveryModeOfEveryCell) {
   const Result result = run(tiny_case());
   ASSERT_EQ(result.verdict, Verdict::measured) << result.why;
@@ -114,7 +108,8 @@ TEST(Quality, WithoutAScoredCellThereIsNoLoss) {
 // Stopped in a batch, it goes on behind the one before, to the same report.
 TEST(Quality, ResumesBehindTheLastFinishedBatch) {
   const SuiteCase c = tiny_case();
-  const std::string folder = fresh_folder("quality_resumes");
+  const TemporaryFolder made;
+  const std::string& folder = made.path();
   const Result whole = run(c);
   int steps = 0, all = 0, left = 0;
   run(c, {}, nullptr, [&] { ++all; });
@@ -150,7 +145,8 @@ std::string suite_file(const std::string& folder) {
 
 // Through the runner: items lie in the folder; a resume of another suite is refused though no case was finished.
 TEST(Quality, ItemsBelongToTheirRun) {
-  const std::string folder = fresh_folder("quality_items"), out = folder + "/out";
+  const TemporaryFolder made;
+  const std::string &folder = made.path(), out = folder + "/out";
   Suite suite = load_suite(suite_file(folder));
   RunSettings settings{.out = out};
   run_suite(suite, settings);
@@ -262,7 +258,8 @@ TEST(Quality, WhatIsOptionalIsSkipped) {
 
 // A repository as the Hub's cache keeps it, and LongBench's rows in a folder: the way of anyone's own checkpoint.
 TEST(Quality, AsksACheckpointOfTheHubOnLongBench) {
-  const std::string folder = fresh_folder("quality_hub");
+  const TemporaryFolder made;
+  const std::string& folder = made.path();
   const std::string repository = folder + "/models--someone--tiny-model", snapshot = repository + "/snapshots/0123abcd";
   fs::create_directories(snapshot);
   fs::create_directories(repository + "/refs");

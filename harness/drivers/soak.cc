@@ -1,15 +1,14 @@
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <random>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "harness/backends.h"
 #include "harness/measure/distance.h"
 #include "harness/measure/tolerance.h"
@@ -55,27 +54,6 @@ double resident_mib() {
   std::ifstream("/proc/self/statm") >> total >> resident;
   return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
 }
-
-// A folder that goes with the run.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::error_code error;
-    path_ = (std::filesystem::temp_directory_path(error) / "hypic-soak-XXXXXX").string();
-    require(!error, "no folder for temporary files, such as TMPDIR names: ", error.message());
-    require(mkdtemp(path_.data()), path_, ": cannot make a folder for the disk tier");
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class Soak {
  public:
@@ -306,7 +284,7 @@ class Soak {
   std::unique_ptr<Backend> backend_;
   Model model_;
   std::mt19937_64 rng_;
-  const ScratchFolder folder_;
+  const TemporaryFolder folder_;
   const Mode usual_ = mode_named("transition_rope_seam");
   std::vector<Tokens> segments_;
   std::chrono::steady_clock::time_point start_;

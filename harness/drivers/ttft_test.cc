@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "harness/assets.h"
 #include "serving/memory.h"
 
@@ -196,7 +197,8 @@ TEST(Ttft, RefusesBeforeAnythingRuns) {
 }
 
 TEST(Ttft, DataOfAnotherDatasetIsRefused) {
-  const std::string data = testing::TempDir() + "ttft_test.jsonl";
+  const TemporaryFolder folder;
+  const std::string data = folder.path("rows.jsonl");
   std::ofstream(data) << R"({"_id": "a", "dataset": "hotpotqa", "input": "Who?", "context": )"
                       << R"("Passage 1:\nOne text.\nPassage 2:\nTwo.", "answers": ["no"]})" << "\n";
   const auto prepared = [&](const nlohmann::json& cells) -> std::string {

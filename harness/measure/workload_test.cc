@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "harness/model_choice.h"
 #include "models/model.h"
 #include "reference/cpu_backend.h"
@@ -171,7 +172,8 @@ TEST(Workload, LengthsOfADataset) {
 }
 
 TEST(Workload, RowsOfAFile) {
-  const std::string path = testing::TempDir() + "workload_test.jsonl";
+  const TemporaryFolder folder;
+  const std::string path = folder.path("rows.jsonl");
   std::ofstream(path)
       << R"({"_id": "r0", "dataset": "hotpotqa", "input": "Who?", "answers": ["he"], )"
       << R"("context": "Passage 1:\nOne.\nPassage 2:\nTwo two.\n"})"

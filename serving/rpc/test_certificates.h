@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "core/check.h"
+#include "core/temporary_folder.h"
 #include "serving/rpc/tls.h"
 
 namespace hypic {
@@ -13,16 +13,6 @@ namespace hypic {
 class TestCertificates {
  public:
   static bool can_be_made() { return std::system("openssl version >/dev/null 2>&1") == 0; }
-
-  TestCertificates() {
-    std::string name = (std::filesystem::temp_directory_path() / "hypic-tls-XXXXXX").string();
-    HYPIC_CHECK(mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-  }
-  ~TestCertificates() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
 
   // NAME.pem and NAME.key of an authority.
   void authority(const std::string& name) {
@@ -35,18 +25,18 @@ class TestCertificates {
     run(str("openssl x509 -req -in ", name, ".csr -CA ", authority, ".pem -CAkey ", authority,
             ".key -CAcreateserial -days 2 -extfile ", name, ".ext -out ", name, ".pem"));
   }
-  std::string path(const std::string& file) const { return folder_ + "/" + file; }
+  std::string path(const std::string& file) const { return folder_.path(file); }
   TlsFiles files(const std::string& authority, const std::string& name) const {
     return {path(authority + ".pem"), path(name + ".pem"), path(name + ".key")};
   }
   void run(const std::string& command) const {
-    const std::string line = str("cd ", folder_, " && { ", command, "; } >log 2>&1");
+    const std::string line = str("cd ", folder_.path(), " && { ", command, "; } >log 2>&1");
     HYPIC_CHECK(std::system(line.c_str()) == 0, command);
   }
 
  private:
   static constexpr const char* kKey = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-  std::string folder_;
+  const TemporaryFolder folder_;
 };
 
 }  // namespace hypic
