@@ -103,6 +103,10 @@ class Lookup {
   const Stopwatch watch_;
 };
 
+std::span<const Tokens> before_question(const Request& request) {
+  return std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
+}
+
 // By how much the largest of `n` numbers leads the second largest.
 double lead(const double* numbers, int64_t n) {
   double first = -std::numeric_limits<double>::infinity(), second = first;
@@ -479,7 +483,7 @@ bool Engine::fits(const std::vector<Request>& requests, const Mode& mode) const 
 Engine::Expected Engine::expected(const Request& request, const Mode& mode) const {
   Expected found{.is_cached = mode.reuse != Reuse::none};
   for (const Tokens& tokens : request.segments) found.rows += static_cast<int64_t>(tokens.size());
-  const auto before = std::span(request.segments).first(std::max<size_t>(request.segments.size(), 1) - 1);
+  const std::span<const Tokens> before = before_question(request);
   if (mode.reuse == Reuse::prefix) {
     const auto prefixes = cache_.prefixes(before);
     const auto longest = std::find_if(prefixes.rbegin(), prefixes.rend(),
@@ -498,6 +502,22 @@ Engine::Expected Engine::expected(const Request& request, const Mode& mode) cons
     }
   }
   return found;
+}
+
+// What a plan with these segments before the question looks up.
+void Engine::want(std::span<const Tokens> segments, const Mode& mode, SegmentCache::Ahead& ahead) const {
+  if (!cache_.reads_ahead()) return;  // hashing takes a while
+  if (mode.reuse == Reuse::prefix) cache_.want_prefix(ahead, cache_.prefixes(segments));
+  if (mode.reuse != Reuse::segments) return;
+  for (const Tokens& tokens : segments)
+    if (static_cast<int64_t>(tokens.size()) > mode.head + mode.tail)
+      cache_.want_residue(ahead, tokens, mode.operator_first(), mode.tail);
+}
+
+SegmentCache::Ahead Engine::wanted(const Request& request, const Mode& mode) const {
+  SegmentCache::Ahead ahead;
+  want(before_question(request), mode, ahead);
+  return ahead;
 }
 
 // What runs next is done; what threw has left nothing behind.
@@ -542,6 +562,9 @@ std::unique_ptr<Engine::Batch> Engine::plan(const std::vector<Request>& requests
   Batch& batch = *planned;
   require_room(requests, mode, options.keep_state);
   const Stopwatch match(in(batch.host(), &HostSeconds::match));
+  SegmentCache::Ahead ahead;  // files are read side by side, while those that are there are brought to the device
+  for (const Request& request : requests) want(before_question(request), mode, ahead);
+  cache_.read_ahead(ahead);
   for (const Request& request : requests) admit(request, options.keep_state, batch);
   // Only now: what is worth storing must not take the slots that a request needs.
   for (size_t i = 0; i < batch.running.size(); ++i)
@@ -635,6 +658,9 @@ Counters Engine::warm_own(const std::vector<Tokens>& segments, const Mode& mode,
   Batch batch(*this, mode, options);
   std::vector<SegmentCache::Pin> pins;
   std::vector<int32_t> residues;  // by segment
+  SegmentCache::Ahead ahead;
+  want(segments, mode, ahead);
+  cache_.read_ahead(ahead);
   int32_t position = 0;
   for (const Tokens& tokens : segments) {
     check_tokens(tokens);

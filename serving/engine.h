@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/tap.h"
@@ -141,6 +144,11 @@ class Engine {
   };
   Expected expected(const Request& request, const Mode& mode) const;
 
+  // For requests that wait: what submit would have to wait for, files, is read while others run.
+  SegmentCache::Ahead wanted(const Request& request, const Mode& mode) const;
+  void read_ahead(SegmentCache::Ahead& ahead, bool begin) { cache_.read_ahead(ahead, begin); }
+  void on_read(std::function<void()> call) { cache_.on_read(std::move(call)); }  // see SegmentCache
+
   // Computes and stores the residues of segments as `mode` needs them, whatever the admission rule;
   // nothing else runs. Of the options tap, hooks, routes and sink count. Errors as above.
   Counters warm(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options = {});
@@ -182,6 +190,7 @@ class Engine {
   std::vector<Progress> step_own();
   void cancel_own(uint64_t ticket);
   Counters warm_own(const std::vector<Tokens>& segments, const Mode& mode, const RunOptions& options);
+  void want(std::span<const Tokens> segments, const Mode& mode, SegmentCache::Ahead& ahead) const;
   std::unique_ptr<Batch> plan(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
   std::vector<Progress> advance();
   void make_room_ahead();

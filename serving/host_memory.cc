@@ -14,10 +14,16 @@ HostArena::~HostArena() {
   backend_.release_host(memory_);
 }
 
+namespace {
+
+HostArena::End end_of(Part part) { return part == Part::op ? HostArena::End::lower : HostArena::End::upper; }
+
+}  // namespace
+
 std::shared_ptr<HostResidue> HostResidue::download(Backend& backend, const Pools& pools, HostArena& arena, Part part,
                                                    std::vector<Section> sections, const Placement& from) {
   std::vector<Section> form = device_form(pools, sections);
-  const HostArena::End end = part == Part::op ? HostArena::End::lower : HostArena::End::upper;
+  const HostArena::End end = end_of(part);
   std::shared_ptr<HostResidue> residue(new HostResidue);
   residue->bytes_ = arena.take(bytes_of(sections), end);
   if (!residue->bytes_) return nullptr;
@@ -31,6 +37,19 @@ std::shared_ptr<HostResidue> HostResidue::download(Backend& backend, const Pools
   residue->sections_ = std::move(sections);
   residue->device_form_ = std::move(form);
   return residue;
+}
+
+std::shared_ptr<HostResidue> HostResidue::reserve(Backend& backend, HostArena& arena, Part part, int64_t bytes) {
+  std::shared_ptr<HostResidue> residue(new HostResidue);
+  residue->bytes_ = arena.take(bytes, end_of(part));
+  if (!residue->bytes_) return nullptr;
+  residue->arrived_ = backend.record();
+  return residue;
+}
+
+std::span<uint8_t> HostResidue::memory() {
+  bytes();
+  return {bytes_.data(), static_cast<size_t>(bytes_.size())};
 }
 
 std::span<const uint8_t> HostResidue::bytes() {

@@ -43,9 +43,13 @@ class HostResidue {
   // Enqueues the copies. Null where the arena has no room.
   static std::shared_ptr<HostResidue> download(Backend& backend, const Pools& pools, HostArena& arena, Part part,
                                                std::vector<Section> sections, const Placement& from);
+  // Memory for one whose bytes come from elsewhere. Null where the arena has no room.
+  static std::shared_ptr<HostResidue> reserve(Backend& backend, HostArena& arena, Part part, int64_t bytes);
   HostResidue(const HostResidue&) = delete;
   HostResidue& operator=(const HostResidue&) = delete;
 
+  // To write a reserved one. Waits for the copies of the device that may still read what was there before.
+  std::span<uint8_t> memory();
   // Waits for the device's copy; rounds it where the format asks for that, whoever comes first.
   std::span<const uint8_t> bytes();
   int64_t size() const { return bytes_.size(); }

@@ -100,6 +100,8 @@ std::string Metrics::text(const Load& load) const {
            Values{{"hit", cache->hits}, {"miss", cache->misses}});
     family("hypic_cache_lower_hits_total", "Hits that came from a lower tier", "counter", "tier",
            Values{{"host", cache->host_hits}, {"disk", cache->disk_hits}});
+    family("hypic_cache_files_read_total", "Files of the disk that lookups needed, by whether they waited", "counter",
+           "when", Values{{"ahead", cache->read_ahead}, {"late", cache->read_late}});
     family("hypic_cache_bytes", "Bytes of cached entries", "gauge", "tier",
            Values{{"device", cache->device.total()}, {"host", cache->host.total()}, {"disk", cache->disk.total()}});
     one("hypic_cache_entries", "Cached entries; a segment has two", "gauge", cache->entries);

@@ -269,18 +269,17 @@ ResidueHeader read_residue_header(const std::string& path, const ResidueReader& 
   return read_header(file, path, expected).header;
 }
 
-std::vector<uint8_t> read_residue_payload(const std::string& path, const ResidueReader& expected,
-                                          const ResidueHeader& header) {
+void read_residue_payload(const std::string& path, const ResidueReader& expected, const ResidueHeader& header,
+                          std::span<uint8_t> to) {
   File file(path, O_RDONLY);
   const auto [found, head] = read_header(file, path, expected);
   damaged_unless(found.part == header.part && found.first == header.first &&
                      found.tail == header.tail && found.tokens == header.tokens,
                  path, ": holds another residue than its name says");
-  std::vector<uint8_t> payload(head.payload_bytes);
-  file.read(payload.data(), payload.size());
-  damaged_unless(Sha256().add(payload.data(), payload.size()).digest() == head.payload_digest, path,
+  HYPIC_CHECK(to.size() == head.payload_bytes);
+  file.read(to.data(), to.size());
+  damaged_unless(Sha256().add(to.data(), to.size()).digest() == head.payload_digest, path,
                  ": its payload does not match its checksum; the file is damaged");
-  return payload;
 }
 
 }  // namespace hypic

@@ -64,8 +64,9 @@ void set_time(const std::string& path, int64_t used);
 // Checks all but the payload, which is not read. ForeignFile, DamagedFile, Error: cannot be read.
 ResidueHeader read_residue_header(const std::string& path, const ResidueReader& expected);
 
-// The payload, checked. Errors as above; DamagedFile too where the header is not `header`.
-std::vector<uint8_t> read_residue_payload(const std::string& path, const ResidueReader& expected,
-                                          const ResidueHeader& header);
+// The payload, checked, into as many bytes as the layout says. Errors as above; DamagedFile too where the header is not
+// `header`.
+void read_residue_payload(const std::string& path, const ResidueReader& expected, const ResidueHeader& header,
+                          std::span<uint8_t> to);
 
 }  // namespace hypic

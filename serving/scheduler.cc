@@ -25,6 +25,7 @@ Scheduler::~Scheduler() {
   }
   woken_.notify_all();
   thread_.join();
+  engine_.on_read({});
 }
 
 uint64_t Scheduler::submit(Request request, Listener listener) {
@@ -77,6 +78,11 @@ Load Scheduler::load() const {
 
 void Scheduler::run() {
   engine_.enter_thread();
+  engine_.on_read([this] {
+    const std::scoped_lock lock(mutex_);
+    read_ = true;
+    woken_.notify_all();
+  });
   warm_up();
   for (;;) {
     std::vector<uint64_t> cancelled;
@@ -84,9 +90,10 @@ void Scheduler::run() {
     {
       std::unique_lock lock(mutex_);
       const auto something = [&] {
-        return stopping_ || !arrived_.empty() || !cancelled_.empty() || !commands_.empty();
+        return stopping_ || read_ || !arrived_.empty() || !cancelled_.empty() || !commands_.empty();
       };
-      if (engine_.idle() && queue_.empty()) woken_.wait(lock, something);
+      if (engine_.idle() && (queue_.empty() || reading_)) woken_.wait(lock, something);
+      read_ = false;
       std::move(arrived_.begin(), arrived_.end(), std::back_inserter(queue_));
       arrived_.clear();
       cancelled.swap(cancelled_);
@@ -135,23 +142,49 @@ void Scheduler::warm_up() {
   said_.notify_all();
 }
 
+// Files of the requests that wait, the first ones first: where there is no room for one's, those behind it only join
+// what others read. The first of all waits for no room: it would be nobody's but theirs.
+void Scheduler::read_ahead() {
+  bool room = true;
+  for (Job& job : queue_) {
+    if (!job.ahead || (room && !job.ahead->begun())) {
+      if (!job.ahead) job.ahead = engine_.wanted(job.request, options_.mode);
+      engine_.read_ahead(*job.ahead, room);
+    }
+    room = room && job.ahead->begun();
+    job.waits_for_room = !job.ahead->begun() && &job != &queue_.front();
+  }
+}
+
 // Starts the next requests together, if there is room: one forward reads the weights once for all of them, and what
 // several miss is computed once. Not while a prompt is under way, for it may leave what they need.
 void Scheduler::admit() {
   if (engine_.idle()) blocked_ = false;
+  read_ahead();
+  reading_ = false;
   if (queue_.empty() || blocked_ || engine_.prefilling()) return;
-  auto first = queue_.begin();
-  if (first->passed < kMostPassed) {
-    const auto end = queue_.begin() + std::min<size_t>(queue_.size(), kMostPassed);
-    const auto cached =
-        std::find_if(first, end, [&](const Job& job) { return engine_.expected(job.request, options_.mode).is_cached; });
-    if (cached != end) first = cached;
+  const auto ready = [](const Job& job) { return !job.waits_for_room && job.ahead->arrived(); };
+  const auto passed_enough = [](const Job& job) { return job.passed >= kMostPassed; };
+  const auto last = std::find_if(queue_.begin(), queue_.end(), passed_enough);
+  const auto end = last == queue_.end() ? last : last + 1;
+  const auto near = std::min(end, queue_.begin() + std::min<size_t>(queue_.size(), kMostPassed));
+  auto first = std::find_if(queue_.begin(), near, [&](const Job& job) {
+    return ready(job) && engine_.expected(job.request, options_.mode).is_cached;
+  });
+  if (first == near) first = std::find_if(queue_.begin(), end, ready);
+  if (first == end) {
+    reading_ = true;
+    return;
   }
-  const size_t before = first - queue_.begin();
   std::vector<Job> group;
   std::vector<Request> requests;
   int64_t rows = 0;
   for (auto job = first; job != queue_.end();) {
+    if (!ready(*job)) {
+      ++job;
+      continue;
+    }
+    if (std::any_of(queue_.begin(), job, passed_enough)) break;
     requests.push_back(job->request);
     rows += engine_.expected(job->request, options_.mode).rows;
     const bool alone = group.empty() && engine_.idle();  // what does not fit then never will: let it be said why
@@ -159,12 +192,12 @@ void Scheduler::admit() {
     if (!group.empty() && rows > options_.prompt_rows) break;
     group.push_back(std::move(*job));
     job = queue_.erase(job);
+    std::for_each(queue_.begin(), job, [](Job& one) { ++one.passed; });
   }
   if (group.empty()) {
     blocked_ = true;
     return;
   }
-  for (size_t i = 0; i < before; ++i) ++queue_[i].passed;
   if (group.size() == 1) {
     start(std::move(group));
     return;
@@ -192,6 +225,7 @@ bool Scheduler::start(std::vector<Job> group) {
     for (size_t i = 0; i < group.size(); ++i) {
       Job& job = group[i];
       job.request = {};
+      job.ahead.reset();
       job.reused = submitted[i].reused;
       metrics_.prompt(job.prompt, job.reused);
       running_.emplace(submitted[i].ticket, std::move(job));

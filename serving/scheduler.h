@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ class Scheduler final : public RequestHandler {
   ~Scheduler() override;
 
   // A number for cancel(); 0: the queue is full, or it drains. Requests wait their turn, but those whose segments are
-  // all cached go before others, at most kMostPassed of them.
+  // all cached go before others, and all before one whose files are still being read: at most kMostPassed of them.
   uint64_t submit(Request request, Listener listener) override;
   // Its owner hears nothing more, except what is being said at this moment.
   void cancel(uint64_t id) override;
@@ -56,15 +57,18 @@ class Scheduler final : public RequestHandler {
     uint64_t id = 0;
     Request request;
     Listener listener;
-    Clock::time_point arrived, latest;  // latest token
-    int passed = 0;                     // by how many that came later
-    int64_t prompt = 0;                 // tokens
+    Clock::time_point arrived, latest;         // latest token
+    int passed = 0;                            // by how many that came later
+    int64_t prompt = 0;                        // tokens
+    std::optional<SegmentCache::Ahead> ahead;  // its files, since the thread has first seen it
+    bool waits_for_room = false;               // for some of them
     bool started = false;
     Reused reused;
   };
 
   void run();
   void warm_up();
+  void read_ahead();
   void admit();
   bool start(std::vector<Job> group);
   void step();
@@ -84,6 +88,7 @@ class Scheduler final : public RequestHandler {
   uint64_t last_id_ = 0;
   int64_t waiting_ = 0;  // here and on the thread
   bool stopping_ = false, draining_ = false, warm_ = false;
+  bool read_ = false;  // some file has been
   std::string warm_error_;
   Load load_{.cache = CacheUsage{}};
 
@@ -92,6 +97,7 @@ class Scheduler final : public RequestHandler {
   std::map<uint64_t, Job> running_;  // by ticket
   Clock::time_point counted_{};
   bool blocked_ = false;  // there is no room for the next one, until something ends
+  bool reading_ = false;  // all that may start wait for files
   std::thread thread_;
 };
 

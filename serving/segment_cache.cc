@@ -31,7 +31,7 @@ const CacheOptions& checked(const CacheOptions& options) {
           "byte limits of the segment cache cannot be negative");
   require(options.disk_folder.empty() || options.disk_bytes > 0,
           "a disk folder of the segment cache needs disk_bytes above 0");
-  require(options.queue_bytes <= kMostBytes - options.host_bytes, "host_bytes of ", options.host_bytes,
+  require(options.queue_bytes <= (kMostBytes - options.host_bytes) / 2, "host_bytes of ", options.host_bytes,
           " and queue_bytes of ", options.queue_bytes, " are too much for the segment cache together");
   require(options.seen_keys > 0, "seen_keys must be above 0, is ", options.seen_keys);
   return options;
@@ -56,6 +56,7 @@ struct SegmentCache::Entry {
   bool writing = false;    // it is becoming a file
   int64_t file_bytes = 0;  // 0: no file
   int64_t file_time = 0;   // `used` as the file says it
+  std::weak_ptr<ResidueRead> read;  // of the file, while somebody wants it
 
   int tier() const { return on_device ? kDevice : host ? kHost : kDisk; }
   bool gone() const { return !on_device && !host && file_bytes == 0; }
@@ -80,8 +81,9 @@ SegmentCache::SegmentCache(std::string identity, const Model& model, const Pools
   const bool disk = !options_.disk_folder.empty();
   const bool queue = disk || (options_.host_bytes > 0 && options_.format != ResidueFormat::full);
   if (queue) writer_ = std::make_unique<ResidueWriter>(reader(), options_.before_write);
+  if (disk) reads_ = std::make_unique<ResidueReads>(options_.before_read);
   if (has_lower_tiers())
-    arena_ = std::make_unique<HostArena>(backend_, options_.host_bytes + (queue ? options_.queue_bytes : 0));
+    arena_ = std::make_unique<HostArena>(backend_, options_.host_bytes + (queue + disk) * options_.queue_bytes);
   if (disk) scan_folder();
 }
 
@@ -195,6 +197,68 @@ bool SegmentCache::admits(const Id& wanted) {
     seen_.pop_back();
   }
   return false;
+}
+
+// Reading ahead. Nothing here changes an entry's place: a read that is done is found by promote(), one that somebody
+// still wants has memory, and what becomes of its file is heard of there.
+
+void SegmentCache::want_residue(Ahead& ahead, const Tokens& tokens, int32_t first, int32_t tail) const {
+  const Id kv = id(Part::kv, tokens);
+  ahead.wanted_.push_back({kv, {Part::op, kv.key, first, tail}});
+  ahead.begun_ = false;
+}
+
+void SegmentCache::want_prefix(Ahead& ahead, std::span<const Prefix> prefixes) const {
+  const auto longest = std::find_if(prefixes.rbegin(), prefixes.rend(), [&](const Prefix& p) { return has_prefix(p); });
+  if (longest == prefixes.rend()) return;
+  ahead.wanted_.push_back({{Part::prefix, longest->key}});
+  ahead.begun_ = false;
+}
+
+void SegmentCache::read_ahead(Ahead& ahead, bool begin) {
+  bool room = begin;
+  ahead.begun_ = true;
+  for (const std::vector<Id>& whole : ahead.wanted_) {
+    if (!std::ranges::all_of(whole, [&](const Id& id) { return entries_.contains(id); })) continue;  // a miss
+    for (const Id& id : whole) {
+      Entry& entry = *entries_.at(id);
+      if (entry.on_device || entry.host || entry.file_bytes == 0) continue;
+      std::shared_ptr<ResidueRead> read = entry.read.lock();
+      if (!read && room) read = begin_read(entry);
+      if (read && std::ranges::find(ahead.reads_, read) == ahead.reads_.end()) ahead.reads_.push_back(read);
+      room = room && read;
+      ahead.begun_ = ahead.begun_ && read;
+    }
+  }
+}
+
+// Null where there is no room.
+std::shared_ptr<ResidueRead> SegmentCache::begin_read(Entry& entry) {
+  std::erase_if(live_reads_, [](const auto& read) { return read.expired(); });
+  const int64_t bytes = stored_bytes(entry);
+  if (bytes > options_.queue_bytes - ahead_bytes()) return nullptr;
+  std::shared_ptr<HostResidue> to;
+  try {
+    to = HostResidue::reserve(backend_, *arena_, entry.id.part, bytes);
+  } catch (const std::exception&) {  // a device that failed: whatever runs next says so
+  }
+  if (!to) return nullptr;
+  auto read = std::make_shared<ResidueRead>(reader(), path_of(entry.id), header_of(entry), std::move(to));
+  entry.read = read;
+  live_reads_.push_back(read);
+  reads_->push(read);
+  return read;
+}
+
+int64_t SegmentCache::ahead_bytes() const {
+  int64_t bytes = 0;
+  for (const std::weak_ptr<ResidueRead>& one : live_reads_)
+    if (const auto read = one.lock()) bytes += read->bytes();
+  return bytes;
+}
+
+void SegmentCache::on_read(std::function<void()> call) {
+  if (reads_) reads_->on_read(std::move(call));
 }
 
 // Pins, and the lists of those that are not pinned.
@@ -549,13 +613,10 @@ bool SegmentCache::promote(Entry& entry) {
   collect();
   const Need need = to_promote(entry);
   if (!budget_allows(need) || !slots_allow(need)) return false;
-  std::optional<std::vector<uint8_t>> file;
-  if (!entry.host) {
-    file = read_file(entry);
-    if (!file) return false;
-  }
   // Room that is made may end the way to disk, so the memory is held here.
-  const std::shared_ptr<HostResidue> host = entry.host;
+  std::shared_ptr<HostResidue> host = entry.host;
+  std::vector<uint8_t> file;
+  if (!host && !read_file(entry, host, file)) return false;
   if (!fit(need)) return false;
   Slots* slots = need.operators > 0 ? &operators_ : need.states > 0 ? &states_ : nullptr;
   make_room(pages_, need.new_pages);
@@ -567,7 +628,7 @@ bool SegmentCache::promote(Entry& entry) {
     if (host)
       unpack(backend_, pools_, sections_of(entry), host->bytes(), placement, true);
     else
-      unpack(backend_, pools_, sections_of(entry), *file, placement);
+      unpack(backend_, pools_, sections_of(entry), file, placement);
   } catch (...) {
     pages_.give_back(placement.pages);
     if (slots) slots->give_back(placement.slot);
@@ -586,6 +647,7 @@ void SegmentCache::flush() {
     if (entry.file_bytes > 0) writer_->remove(path_of(id));
     disk_bytes_ -= entry.file_bytes;
     entry.file_bytes = 0;
+    entry.read.reset();
     entry.flushed = true;
     say(entry, false);
     if (entry.pins > 0) {
@@ -660,12 +722,20 @@ void SegmentCache::renounce_file(UnderWay& one) {
   forget_if_gone(entry);
 }
 
-// The payload of an entry's file; nothing, with a warning, where that is of no use.
-std::optional<std::vector<uint8_t>> SegmentCache::read_file(Entry& entry) {
-  if (entry.file_bytes == 0) return std::nullopt;  // it had to make room
+// The payload of an entry's file, read ahead or now; false, with a warning, where that is of no use.
+bool SegmentCache::read_file(Entry& entry, std::shared_ptr<HostResidue>& ahead, std::vector<uint8_t>& now) {
+  if (entry.file_bytes == 0) return false;  // it had to make room
   const std::string path = path_of(entry.id);
+  const std::shared_ptr<ResidueRead> read = entry.read.lock();
+  ++(read && read->done() ? read_ahead_ : read_late_);
   try {
-    return read_residue_payload(path, reader(), header_of(entry));
+    if (read) {
+      ahead = read->residue();
+    } else {
+      now.resize(stored_bytes(entry));
+      read_residue_payload(path, reader(), header_of(entry), now);
+    }
+    return true;
   } catch (const ForeignFile& error) {
     warn(str(error.what(), "; it was ours before"));
     lose_file(entry);
@@ -678,7 +748,7 @@ std::optional<std::vector<uint8_t>> SegmentCache::read_file(Entry& entry) {
     warn(str(error.what(), there ? "; left alone" : "; ignored"));  // the former may be read another time
     if (!there) lose_file(entry);
   }
-  return std::nullopt;
+  return false;
 }
 
 void SegmentCache::remove_file(Entry& entry) {
@@ -691,6 +761,7 @@ void SegmentCache::lose_file(Entry& entry) {
   disk_bytes_ -= entry.file_bytes;
   on_disk_.erase(entry.used);
   entry.file_bytes = 0;
+  entry.read.reset();  // whoever waits for it will find nothing
   forget_if_gone(entry);
 }
 
@@ -837,10 +908,13 @@ CacheUsage SegmentCache::usage() const {
   usage.entries = static_cast<int64_t>(entries_.size());
   usage.pinned = pinned_;
   usage.queued_bytes = queued_bytes_;
+  usage.ahead_bytes = ahead_bytes();
   usage.hits = hits_;
   usage.misses = misses_;
   usage.host_hits = host_hits_;
   usage.disk_hits = disk_hits_;
+  usage.read_ahead = read_ahead_;
+  usage.read_late = read_late_;
   usage.admitted = admitted_;
   usage.refused = refused_;
   usage.evicted = evicted_;
@@ -856,7 +930,7 @@ void SegmentCache::check_integrity() const {
   std::vector<int32_t> users(page_users_.size(), 0), keepers(page_users_.size(), 0);
   std::map<int32_t, int> operators, states;
   Held held{0, 0, 0}, kept{0, 0, 0};
-  int64_t host = 0, disk = 0, pinned = 0, in_memory = 0, writing = 0;
+  int64_t host = 0, disk = 0, pinned = 0, in_memory = 0, writing = 0, ahead = 0;
   size_t device_listed = 0, host_listed = 0, disk_listed = 0;
   const auto visit = [&](const Entry& entry) {
     const std::string_view part = name_of(entry.id.part);
@@ -882,6 +956,8 @@ void SegmentCache::check_integrity() const {
     if (entry.on_host) host += stored_bytes(entry);
     writing += entry.writing;
     disk += entry.file_bytes;
+    if (const auto read = entry.read.lock())
+      HYPIC_CHECK(entry.file_bytes > 0 && read->bytes() == stored_bytes(entry), part, " is read, and its file is gone");
     if (entry.flushed) return;
     const auto listed = [&](const Order& order, bool wanted) {
       const auto found = order.find(entry.used);
@@ -930,9 +1006,14 @@ void SegmentCache::check_integrity() const {
   HYPIC_CHECK(jobs == writing && queued_bytes == queued_bytes_ && writing_bytes == writing_bytes_ &&
                   queued_bytes <= options_.queue_bytes,
               jobs, " files of ", writing, " entries are under way, ", queued_bytes, " bytes");
+  std::vector<std::shared_ptr<ResidueRead>> reads;  // held, so that none goes meanwhile
+  for (const std::weak_ptr<ResidueRead>& one : live_reads_)
+    if (const auto read = one.lock()) ahead += reads.emplace_back(read)->bytes();
+  HYPIC_CHECK(ahead <= options_.queue_bytes, ahead, " bytes are read ahead");
   if (arena_) {
     arena_->check();
-    HYPIC_CHECK(arena_->in_use() >= in_memory, arena_->in_use(), " bytes of the arena, ", in_memory, " of entries");
+    HYPIC_CHECK(arena_->in_use() >= in_memory + ahead, arena_->in_use(), " bytes of the arena, ", in_memory,
+                " of entries, ", ahead, " read ahead");
   }
   HYPIC_CHECK(pinned == pinned_, pinned, " entries are pinned, counted ", pinned_);
   HYPIC_CHECK(seen_.size() == seen_at_.size() &&

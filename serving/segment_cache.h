@@ -1,8 +1,10 @@
 // What has been computed and may be used again: residues of segments in two stores (K, V;
 // operators), and states after whole prefixes, under one byte budget and in up to three tiers.
-// docs/segment-cache.md tells the whole story. Not for several threads at once; what it has of its own writes files.
+// docs/segment-cache.md tells the whole story. Not for several threads at once; what it has of its own write and read
+// files.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -22,6 +24,7 @@
 #include "serving/host_memory.h"
 #include "serving/planner.h"
 #include "serving/residue_format.h"
+#include "serving/residue_reads.h"
 #include "serving/residue_writer.h"
 #include "serving/slots.h"
 
@@ -41,14 +44,16 @@ struct CacheOptions {
   int64_t host_bytes = 0;   // of host memory for entries that leave the device; 0: none
   std::string disk_folder;  // for entries that leave host memory; empty: none
   int64_t disk_bytes = 0;   // of files there; must be above 0 with a folder
-  // Of host memory for what is on its way to disk, or into another format: what does not fit is dropped.
+  // Of host memory for what is on its way to disk, or into another format: what does not fit is dropped. As much again
+  // for what is read ahead from there: what does not fit is read when it is needed.
   int64_t queue_bytes = int64_t{1} << 30;
   ResidueFormat format = ResidueFormat::full;  // of host memory and disk
   int64_t seen_keys = 65536;                   // remembered for second_touch
   // Called when K, V or an operator appear in the cache, in any tier, and when they are gone from all of them; by the
   // caller's thread, in the middle of things: it may only take note.
   std::function<void(Part part, const Tokens& tokens, int32_t first, int32_t tail, bool here)> on_change;
-  std::function<void()> before_write;          // tests only: called before each file, not by the caller's thread
+  // Tests only: called before each file, but by threads of the cache's own alone.
+  std::function<void()> before_write, before_read;
 };
 
 // Bytes of one tier by owner.
@@ -68,9 +73,11 @@ struct CacheUsage {
   int64_t pinned = 0;            // entries in use by requests, flushed ones among them
   int64_t writing = 0;           // entries on their way to disk, still in host memory
   int64_t queued_bytes = 0;      // of host memory for what is under way
+  int64_t ahead_bytes = 0;       // of host memory for what is or was read ahead and still waits for its lookup
   // Since the beginning.
-  int64_t hits = 0, misses = 0;  // lookups of segments and of prefixes
-  int64_t host_hits = 0, disk_hits = 0;  // hits for which something came from there, from the lower tier of two
+  int64_t hits = 0, misses = 0;           // lookups of segments and of prefixes
+  int64_t host_hits = 0, disk_hits = 0;   // hits for which something came from there, from the lower tier of two
+  int64_t read_ahead = 0, read_late = 0;  // files that lookups found read; that they had to wait for
   int64_t admitted = 0,
           refused = 0;  // residues and snapshots stored; not stored, for whatever reason
   int64_t evicted = 0;  // entries that are gone for want of room
@@ -82,6 +89,12 @@ struct CacheUsage {
 
 class SegmentCache {
   struct Entry;
+  struct Id {
+    Part part;
+    Sha256::Digest key;
+    int32_t first = 0, tail = 0;  // of operators
+    auto operator<=>(const Id&) const = default;
+  };
 
  public:
   // Slots belong to the engine, which outlives the cache; the cache gives back what it drops.
@@ -134,6 +147,34 @@ class SegmentCache {
   std::vector<Prefix> prefixes(std::span<const Tokens> segments) const;
   // The longest of these that is cached, with its index; nothing is a miss.
   std::optional<std::pair<size_t, Pin>> find_prefix(std::span<const Prefix> prefixes);
+
+  // Files that lookups to come need, on their way to host memory, so that these do not wait for the disk. A hint: they
+  // find the same without it. The memory goes with its last copy. Must not outlive the cache.
+  class Ahead {
+   public:
+    // All that is on disk alone; what is not, for want of room, is read when it is looked up.
+    bool begun() const { return begun_; }
+    // What has begun is read, or turned out to be of no use.
+    bool arrived() const {
+      return std::ranges::all_of(reads_, [](const auto& read) { return read->done(); });
+    }
+
+   private:
+    friend class SegmentCache;
+    std::vector<std::vector<Id>> wanted_;  // each is of use as a whole only
+    std::vector<std::shared_ptr<ResidueRead>> reads_;
+    bool begun_ = true;
+  };
+  bool reads_ahead() const { return reads_ != nullptr; }
+  // Adds what find_residue, find_prefix will look up.
+  void want_residue(Ahead& ahead, const Tokens& tokens, int32_t first, int32_t tail) const;
+  void want_prefix(Ahead& ahead, std::span<const Prefix> prefixes) const;
+  // Begins what is on disk alone, as far as there is room; without `begin` it only joins what others have begun. May be
+  // called again.
+  void read_ahead(Ahead& ahead, bool begin = true);
+  // As ResidueReads::on_read. For any thread.
+  void on_read(std::function<void()> call);
+
   // Position of the first use of K, V that are cached in any tier.
   std::optional<int32_t> built_at(const Tokens& tokens) const;
   // Whether it is cached in any tier. Not a use.
@@ -183,12 +224,6 @@ class SegmentCache {
   void check_integrity() const;
 
  private:
-  struct Id {
-    Part part;
-    Sha256::Digest key;
-    int32_t first = 0, tail = 0;  // of operators
-    auto operator<=>(const Id&) const = default;
-  };
   using Order = std::map<int64_t, Entry*>;  // by last use
 
   // What something new takes of the device: pages that it has, perhaps shared with entries, and slots to come.
@@ -240,7 +275,8 @@ class SegmentCache {
   ResidueReader reader() const;
   ResidueHeader header_of(const Entry& entry) const;
   bool wants_file(const Entry& entry) const;
-  std::optional<std::vector<uint8_t>> read_file(Entry& entry);
+  std::shared_ptr<ResidueRead> begin_read(Entry& entry);
+  bool read_file(Entry& entry, std::shared_ptr<HostResidue>& ahead, std::vector<uint8_t>& now);
   void remove_file(Entry& entry);
   void lose_file(Entry& entry);
   void set_times();
@@ -248,6 +284,7 @@ class SegmentCache {
   void warn(const std::string& line);
 
   int64_t device_bytes() const;
+  int64_t ahead_bytes() const;
   int64_t cost(const Need& need) const;
   std::vector<Section> sections_of(const Entry& entry) const;
   int64_t stored_bytes(const Entry& entry) const;
@@ -279,12 +316,14 @@ class SegmentCache {
   std::deque<UnderWay> under_way_;  // as pushed
   int64_t queued_bytes_ = 0, writing_bytes_ = 0;  // their sums
   std::unique_ptr<ResidueWriter> writer_;  // null without lower tiers that need it
+  std::vector<std::weak_ptr<ResidueRead>> live_reads_;  // those that somebody still wants
+  std::unique_ptr<ResidueReads> reads_;                 // null without a disk
 
   std::list<Id> seen_;  // the latest first
   std::map<Id, std::list<Id>::iterator> seen_at_;
 
   int64_t hits_ = 0, misses_ = 0, admitted_ = 0, refused_ = 0;
-  int64_t host_hits_ = 0, disk_hits_ = 0;
+  int64_t host_hits_ = 0, disk_hits_ = 0, read_ahead_ = 0, read_late_ = 0;
   int64_t evicted_ = 0, dropped_ = 0, demoted_ = 0, promoted_ = 0;
   std::deque<std::string> warnings_;
   int64_t warning_count_ = 0;

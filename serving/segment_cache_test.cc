@@ -21,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "core/temporary_folder.h"
 #include "reference/cpu_backend.h"
 #include "serving/engine.h"
 
@@ -119,23 +120,14 @@ Response fresh(const std::vector<int>& segments, const std::string& mode = kMode
   return Fixture().run(segments, mode, max_tokens).responses[0];
 }
 
-class Folder {
+class Folder : public TemporaryFolder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "hypic-cache-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
   std::vector<std::string> files() const {
     std::vector<std::string> files;
-    for (const auto& entry : fs::directory_iterator(path_)) files.push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(path())) files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     return files;
   }
-
- private:
-  std::string path_;
 };
 
 CacheOptions on_disk(const Folder& folder, int64_t disk_bytes = int64_t{1} << 30) {
