@@ -445,6 +445,19 @@ TEST(ReadAheadServed, WhereRoomIsShortTheyTakeTurns) {
   }
 }
 
+// Those behind hold what the first one lacks room for, and may not pass it any more.
+TEST(ReadAheadServed, TheFirstWaitsForNoRoom) {
+  const Folder folder({0, 1});
+  Served served(folder, [&](CacheOptions& options) { options.queue_bytes = folder.bytes() / 2; });
+  served.submit("reads", request({0}));
+  served.life.gate.wait_for(2);
+  served.submit("has no room", request({1}));
+  for (int i = 0; i < 2 * Scheduler::kMostPassed; ++i) served.submit("joins", request({0}));
+  served.life.gate.open();
+  served.wait_for_ends(2 + 2 * Scheduler::kMostPassed);
+  EXPECT_EQ(served.tokens["has no room"], fresh({1}).tokens);
+}
+
 TEST(ReadAheadServed, CancelFlushAndTheEndWhileFilesAreRead) {
   const Folder folder({0, 1});
   for (const bool cancels : {true, false}) {

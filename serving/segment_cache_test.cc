@@ -1191,6 +1191,29 @@ TEST(UnderWay, CopiesMayComeLate) {
   }
 }
 
+// What is read ahead takes memory that the device still copies from: nothing is written there before it has.
+TEST(UnderWay, ReadingAheadSparesCopiesThatComeLate) {
+  World late(std::make_unique<LateBackend>(reference::make_cpu_backend()), hybrid());
+  const Mode mode = mode_named(kMode);
+  Folder folder;
+  CacheOptions options = on_disk(folder);
+  options.queue_bytes = 40000;
+  {
+    Fixture f(with(options), late);
+    f.run({0, 1});
+    f.engine.persist();
+  }
+  Fixture f(with(options), late);
+  for (const int i : {0, 1}) {
+    SegmentCache::Ahead ahead = f.engine.wanted({prompt({i}), 1}, mode);
+    f.engine.read_ahead(ahead, true);
+    f.engine.submit({{prompt({i}), 1}}, mode);
+  }
+  while (!f.engine.idle()) f.engine.step();
+  for (const int i : {0, 1}) EXPECT_EQ(f.run({i}).responses[0].logits, fresh({i}).logits) << i;
+  EXPECT_EQ(f.usage().misses, 0);
+}
+
 TEST(UnderWay, AWriteThatFailsForgetsTheEntry) {
   Folder folder;
   SlowDisk disk;
