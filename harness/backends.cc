@@ -82,7 +82,8 @@ std::string on_rung(const std::string& backend, const std::string& rung) {
 
 std::string with_kernel(const std::string& backend, const std::string& file) {
   std::error_code error;
-  require(std::filesystem::is_regular_file(file, error), "--kernel: ", file, ": no such file");
+  require(std::filesystem::is_regular_file(file, error), "--kernel: ", file,
+          std::filesystem::exists(file, error) ? ": is no file" : ": no such file", "; it is a shared library");
   require(!backend.starts_with("broken:"), "--kernel: not together with ", backend);
   return str(backend.empty() ? "cpu" : backend, "+", std::filesystem::canonical(file).string());
 }

@@ -13,6 +13,7 @@
 #include "harness/model_choice.h"
 #include "kernels/device.h"
 #include "models/model.h"
+#include "reports/text.h"
 
 namespace hypic {
 
@@ -124,7 +125,7 @@ void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& resu
     if (check.holds) continue;
     if (broken++ == 0)
       result.why =
-          str(check.tag, " = ", check.measured, ", expected ", e.relation, " ", e.value);
+          str(check.tag, " = ", format_number(check.measured), ", expected ", e.relation, " ", format_number(e.value));
   }
   if (broken > 0) result.verdict = Verdict::fail;
   if (broken > 1) result.why += str(" (and ", broken - 1, " more)");
@@ -133,7 +134,8 @@ void judge_all(const SuiteCase& suite_case, const Subject& subject, Result& resu
     result.verdict = Verdict::measured;
     if (result.why.empty()) result.why = "nothing asked";  // else what the driver has to say in short
   } else if (broken == 0) {
-    result.why = str(n, n == 1 ? " expectation holds" : " expectations hold");
+    result.why =
+        str(n, n == 1 ? " expectation holds" : " expectations hold", result.why.empty() ? "" : "; ", result.why);
   }
   for (const auto& [other, count] : others)
     result.why += str("; ", count, count == 1 ? " is" : " are", " asked of ", other, " alone");

@@ -13,7 +13,17 @@ int exit_code(const CLI::App& app, const char* program, const std::function<int(
   try {
     return run();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
+    std::string command = program;
+    const CLI::App* at = &app;
+    for (; !at->get_subcommands().empty(); at = at->get_subcommands().front())
+      command += " " + at->get_subcommands().front()->get_name();
+    const std::vector<std::string> rest = at->remaining();
+    const bool unknown = at->get_require_subcommand_min() > 0 && at->get_subcommands().empty() && !rest.empty();
+    std::cerr << command << ": "
+              << one_line(unknown ? str("there is no command \"", rest.front(), "\"") : std::string(error.what()))
+              << "; " << command << " --help says more\n";
+    return 2;
   } catch (const Error& error) {
     std::cerr << program << ": " << one_line(error.what()) << "\n";
     return 2;

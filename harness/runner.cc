@@ -200,17 +200,21 @@ class CaseRunner {
   }
 
  private:
-  void say(const Result& result, const char* remark) const {
+  void say(const Result& result, const char* remark) {
     if (!settings_.log) return;
     char head[48];
     std::snprintf(head, sizeof(head), "%-9s %7.1f s  ", std::string(to_string(result.verdict)).c_str(),
                   result.seconds);
-    *settings_.log << head << one_line(str(result.name, ": ", result.why)) << remark << std::endl;
+    // A model that does not load stops every case for the same reason; the report has it for each.
+    const bool again = result.verdict == Verdict::invalid && result.why == said_;
+    *settings_.log << head << one_line(str(result.name, ": ", again ? "the same" : result.why)) << remark << std::endl;
+    if (result.verdict == Verdict::fail || result.verdict == Verdict::invalid) said_ = result.why;
   }
 
   const RunSettings& settings_;
   ResultLog& log_;
   const size_t count_;
+  std::string said_;  // why the last case that failed or was invalid did not pass
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

@@ -257,13 +257,14 @@ void read_rope(const Config& config, std::optional<double> default_part, int hea
   config.check(!scaling.has("rope_theta") && !scaling.has("partial_rotary_factor"),
                "rope_scaling with rope_theta or partial_rotary_factor is not supported; put them into "
                "rope_parameters");
+  config.check(rope.has("rope_theta") || config.has("rope_theta"),
+               "rope_theta is missing, in rope_parameters and beside it");
   *theta = rope.number("rope_theta", config.number("rope_theta", 0));
-  config.check(*theta != 0, "rope_theta is missing, in rope_parameters and beside it");
   const double part = rope.number("partial_rotary_factor",
                                   config.number("partial_rotary_factor", default_part.value_or(1)));
   config.check(default_part || part == 1, "partial_rotary_factor is not supported by this architecture");
-  config.check(*theta > 1 && part > 0 && part <= 1,
-               "rope_theta must exceed 1 and partial_rotary_factor lie in (0, 1]");
+  config.check(*theta > 1 && part > 0 && part <= 1, "rope_theta must exceed 1, is ", *theta,
+               ", and partial_rotary_factor lie in (0, 1], is ", part);
   *rotary_dim = static_cast<int>(head_dim * part);
   config.check(*rotary_dim % 2 == 0, *rotary_dim, " rotary dims are not even: partial_rotary_factor ", part,
                " of a head_dim of ", head_dim);

@@ -33,6 +33,10 @@ class Config {
   std::vector<double> numbers(const char* key, size_t count, double fallback) const;
   Config object(const char* key) const;  // empty where absent
 
+  // Keys that change nothing here: they count as read.
+  void ignore(std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) find(key);
+  }
   // Keys that are there and that nothing has looked at.
   std::vector<std::string> unread() const;
 

@@ -191,10 +191,13 @@ void Checkpoint::account(const ModelSpec& spec) {
     fail(folder_, ": tensor ", first, " is missing",
          missing.size() > 1 ? str(", and ", missing.size() - 1, " more") : std::string(), "; config.json asks for it");
   }
+  const auto no_part = [&](const std::string& plain) { return !used.count(plain) && !(spec.tied && plain == kLmHead); };
+  const auto others =
+      std::count_if(stored_.begin(), stored_.end(), [&](const auto& one) { return no_part(one.first); });
   for (const auto& [plain, stored] : stored_) {
     if (used.count(plain)) continue;
-    require(spec.tied && plain == kLmHead, *stored.file, ": tensor ", *stored.name,
-            " is not part of this model; does config.json belong to it?");
+    require(!no_part(plain), *stored.file, ": tensor ", *stored.name, " is not part of this model",
+            others > 1 ? str(", nor are ", others - 1, " more") : "", "; does config.json belong to it?");
     // A head beside a tied embedding must be a copy of it.
     const Piece& embedding = specs.front().sources.front().front();
     const Tensor& head = *stored.tensor;

@@ -29,6 +29,8 @@ ModelSpec spec_of(const Config& config) {
                "\" is not supported (nope and rope are)");
   if (position == "rope")
     read_rope(config, {}, spec.attention.head_dim, &spec.attention.rotary_dim, &spec.attention.rope_theta);
+  else
+    config.ignore({"rope_parameters", "rope_scaling", "rope_theta"});
 
   const int heads = config.size("mamba_n_heads", 4096), dim = config.size("mamba_d_head", 4096);
   spec.linear = mamba2_spec(config, heads, dim, config.size("mamba_n_groups", 4096),
@@ -43,6 +45,7 @@ ModelSpec spec_of(const Config& config) {
   moe.experts = config.integer("num_local_experts", 0, 1 << 16);
   if (moe.experts == 0) {
     spec.ffn.inner = shared;
+    config.ignore({"intermediate_size", "num_experts_per_tok"});
     return spec;
   }
   for (Layer& layer : spec.layers) layer.ffn = Ffn::moe;

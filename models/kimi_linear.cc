@@ -39,6 +39,7 @@ ModelSpec spec_of(const Config& config) {
   attention.shared_dim = config.size("qk_rope_head_dim", 4096);
   attention.value_dim = config.size("v_head_dim", 4096);
   attention.head_dim = attention.nope_dim + attention.shared_dim;
+  config.ignore({"head_dim", "num_key_value_heads", "qk_head_dim"});  // of latent attention
 
   LinearSpec& linear = spec.linear;
   linear.family = Family::kda;

@@ -38,7 +38,7 @@ void require_memory(const Backend& backend, const ModelSpec& spec) {
   const auto gib = [](size_t bytes) { return static_cast<double>(bytes >> 20) / 1024; };
   throw OutOfMemory(str(std::fixed, std::setprecision(1), spec.name, ": out of memory: the weights take ",
                         gib(needed), " GiB in ", name_of(backend.compute_dtype()), ", backend ", backend.name(),
-                        " has ", gib(available), " GiB free", spec.name.ends_with("-tiny") ? "" : "; the small twin of a named model is NAME-tiny"));
+                        " has ", gib(available), " GiB free; the small twin of a named model is NAME-tiny"));
 }
 
 // What a name or a folder says before any weight is touched.

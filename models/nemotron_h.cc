@@ -63,13 +63,17 @@ ModelSpec spec_of(const Config& config) {
   }
   spec.ffn.gated = spec.moe.gated = false;
   spec.ffn.activation = spec.moe.activation = Activation::relu2;
-  if (dense) spec.ffn.inner = config.size("intermediate_size");
+  if (dense)
+    spec.ffn.inner = config.size("intermediate_size");
+  else
+    config.ignore({"intermediate_size"});
   if (!sparse) return spec;
   MoeSpec& moe = spec.moe;
   moe.experts = config.size("n_routed_experts", 1 << 16);
   read_group_router(config, "num_experts_per_tok", "n_group", 1, &moe);
   moe.inner = config.size("moe_intermediate_size");
   moe.shared_inner = config.size("moe_shared_expert_intermediate_size");
+  config.ignore({"n_shared_experts"});  // however many, they are one of that size
   moe.bias = true;
   moe.renormalise = config.flag("norm_topk_prob", true);
   return spec;

@@ -96,7 +96,10 @@ void read_qwen_moe(const Config& config, ModelSpec* spec) {
     spec->layers[l].ffn = sparse ? Ffn::moe : Ffn::dense;
     any_dense |= !sparse;
   }
-  if (any_dense) spec->ffn.inner = config.size("intermediate_size");
+  if (any_dense)
+    spec->ffn.inner = config.size("intermediate_size");
+  else
+    config.ignore({"intermediate_size"});
 }
 
 std::vector<TensorSpec> qwen_tensors(const ModelSpec& spec,

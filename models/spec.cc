@@ -165,7 +165,7 @@ ModelSpec spec_from_config(const std::string& text, const std::string& where) {
     json = std::move(nested);
   }
   const auto type = json.find("model_type");
-  require(type != json.end() && type->is_string(), where, ": no model_type");
+  require(type != json.end() && type->is_string(), where, ": no model_type, which is to name the architecture");
   const std::string model_type = *type;
   const Architecture* found = architecture_of(model_type);
   require(found != nullptr, where, ": model type \"", model_type, "\" is not supported; supported: ",

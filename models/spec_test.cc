@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+
+#include "core/file.h"
 
 namespace hypic {
 namespace {
@@ -137,6 +140,8 @@ TEST(SpecFromConfig, OptionalKeys) {
         "hidden_act", "rope_parameters", "head_dim", "num_key_value_heads"})
     config.erase(key);
   expect_refused(config.dump(), "rope_theta is missing");
+  config["rope_theta"] = 0;
+  expect_refused(config.dump(), "rope_theta must exceed 1, is 0,");
   config["rope_theta"] = 1e7;
   const ModelSpec spec = spec_of(config);
   EXPECT_EQ(spec.norm_eps, 1e-6);
@@ -286,6 +291,19 @@ TEST(SpecFromConfig, AccountsForEveryKey) {
   EXPECT_EQ(spec_of(config).unread, std::vector<std::string>());
   config["rms_norm_epsilon"] = 1e-5;  // a typing error
   EXPECT_EQ(spec_of(config).unread, std::vector<std::string>{"rms_norm_epsilon"});
+}
+
+// What a published file says of parts that its model does not have is read and changes nothing. transformers repeats
+// kimi_linear's linear_attn_config under other names, which nothing here reads.
+TEST(SpecFromConfig, KeysThatChangeNothingAreNotUnread) {
+  const std::set<std::string> repeated = {"layer_types", "linear_conv_kernel_dim", "linear_head_dim",
+                                          "linear_num_heads", "mlp_layer_types"};
+  for (const auto& folder : std::filesystem::directory_iterator("models/testdata/transformers")) {
+    const std::string path = folder.path() / "config.json";
+    const ModelSpec spec = spec_from_config(read_file(path, 1 << 20), path);
+    for (const std::string& key : spec.unread)
+      EXPECT_TRUE(spec.model_type == "kimi_linear" && repeated.contains(key)) << path << ": " << key;
+  }
 }
 
 // A huge value is not repeated in the message, nor does printing it exhaust the stack.

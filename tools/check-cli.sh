@@ -23,7 +23,10 @@ expect_of() {
 
 expect 0 "Usage" --help
 expect 2 "subcommand" 
-expect 2 "" frobnicate
+expect 2 'hypic: there is no command "frobnicate"; hypic --help says more' frobnicate
+expect 2 'hypic golden: there is no command "frob"' golden frob
+expect 2 "hypic validate: model is required; hypic validate --help says more" validate
+expect 2 "hypic run: --data: Path does not exist" run suites/quick.json --data "$out/none"
 expect 0 "gated_delta_net" families
 expect 0 '"relocatable": true' families --json
 expect 0 "qwen3.5-27b" models
@@ -115,7 +118,7 @@ expect 2 "--slo: " load --mock --slo ttft=5 --out "$out/load"
 expect 2 "--slo: a search needs one" load --mock --search --out "$out/load"
 expect 2 "--verify-requests: 5 can never show" load --mock --search --slo ttft:100 --verify-requests 5 --out "$out/load"
 expect 2 "--trace: none.jsonl: no such file" load --mock --trace none.jsonl --out "$out/load"
-expect 1 "no request was answered" load http://127.0.0.1:9 --requests 3 --warmup 0 --out "$out/load"
+expect 1 "no request was answered" load http://127.0.0.1:9 --requests 3 --warmup 0 --lag-bound-ms 10000 --out "$out/load"
 few="--requests 40 --rate 200 --mock-ttft-ms 1 --lag-bound-ms 10000 --quiet"
 expect 0 "MEASURED: report in" load --mock $few --out "$out/load"
 [ -s "$out/load/summary.json" ] && [ "$(wc -l <"$out/load/items.jsonl")" -ge 40 ] ||
@@ -126,7 +129,18 @@ expect 3 "the cache is not as declared" load --mock $few --cached-share 0.5,1 --
 expect 0 "SKIP" run suites/qps.json --backend cpu --out "$out/qps"
 kimi=models/testdata/transformers/kimi_linear
 expect 0 "PASS: report in" validate $kimi --logits $kimi/golden.safetensors --out "$out/v"
-expect 2 "no such folder; a model is" validate "$out/none"
+mkdir -p "$out/hub/models--me--kimi/refs" "$out/hub/models--me--kimi/snapshots"
+cp -r $kimi "$out/hub/models--me--kimi/snapshots/abc"
+echo abc >"$out/hub/models--me--kimi/refs/main"
+HF_HUB_CACHE="$out/hub" expect 0 "PASS: report in" validate me/kimi --out "$out/v"
+expect 2 "no such folder; a model is random:NAME[:SEED], a Hugging Face folder, or OWNER/NAME" validate "$out/none"
+echo '{"eos_token_id": 5000}' >"$out/hub/models--me--kimi/snapshots/abc/generation_config.json"
+HF_HUB_CACHE="$out/hub" expect 1 "eos_token_id 5000 is outside the vocabulary of 128" validate me/kimi --out "$out/v3"
+rm "$out/hub/models--me--kimi/snapshots/abc/generation_config.json"
+cp datasets/models/tokenizer/tokenizer.json "$out/hub/models--me--kimi/snapshots/abc"
+HF_HUB_CACHE="$out/hub" expect 1 "its tokenizer has ids up to 1172, outside the vocabulary of 128" validate me/kimi --out "$out/v3"
+expect 2 "--data: $kimi has no tokenizer to read it with" validate $kimi --data datasets/text/passages.jsonl --out "$out/v"
+expect 2 "text:1: not valid JSON" validate random:qwen3.5-tiny --data "$out/text" --out "$out/v"
 expect 2 'unknown model "none"' validate random:none
 expect 2 "unknown backend" validate $kimi --backend none --out "$out/v"
 mkdir "$out/damaged"
@@ -134,6 +148,7 @@ head -c 1000 $kimi/model.safetensors >"$out/damaged/model.safetensors"
 cp $kimi/config.json "$out/damaged"
 expect 1 "FAIL" validate "$out/damaged" --out "$out/v2"
 sed 's/kimi_linear/gpt2/' $kimi/config.json >"$out/damaged/config.json"
+expect 1 "chunks, single steps and batches agree with one prefill: the same" validate "$out/damaged" --out "$out/v2"
 expect 1 'model type "gpt2" is not supported; supported: qwen3_5_text' validate "$out/damaged" --out "$out/v2"
 expect 0 "gated_delta_net/fault_06_state_layout" conformance --list
 expect 0 "--captured takes q [T, Hk, dk], k [T, Hk, dk]" conformance --list --family kda
@@ -145,7 +160,9 @@ expect 1 "gated_delta_net/fault_06_state_layout, linear_attention: h0[k, v] = k 
 expect 0 "caught by gated_delta_net/fault_06_state_layout" conformance --broken state_transposed --out "$out/conformance"
 expect 0 "kda, captured" conformance --captured reference/testdata/fla/kda.safetensors --family kda --out "$out/conformance"
 expect 2 "lacks the tensor beta [T, Hv] of kda" conformance --captured reference/testdata/fla/gla.safetensors --family kda
-expect 2 "need the one family" conformance --captured reference/testdata/fla/kda.safetensors
+expect 2 "name the one family that the activations are of" conformance --captured reference/testdata/fla/kda.safetensors
+expect 2 "--kernel: $out: is no file; it is a shared library" conformance --kernel "$out"
+expect 0 "may be repeated: retnet, lightning, gla, delta_net, gated_delta_net, kda" golden export --help
 expect 2 "not a safetensors file" conformance --captured "$out/text" --family kda
 expect 2 'unknown family "none"' conformance --family none
 expect 2 "nonlinear" conformance --family ttt_linear

@@ -45,7 +45,8 @@ expect 0 "kda: the kernel computed none of it" conformance --kernel "$right" --f
 expect 3 "it computed nothing" conformance --kernel "$right" --family kda --filter /lengths --out "$out/none"
 expect 2 "does not take operands in float64" conformance --kernel "$right" --backend cpu64 --filter /lengths
 expect 2 "no such file" conformance --kernel "$out/none.so"
-expect 2 "cannot be loaded" conformance --kernel README.md
+expect 2 "README.md: cannot be loaded: invalid ELF header" conformance --kernel README.md
+expect 2 "broken: judges backends of its own, not a kernel" conformance --kernel "$right" --broken half_state
 expect 2 "--kernel: not together with" conformance --kernel "$right" --backend broken:half_state
 expect 2 "a kernel is loaded in a child process only" conformance --backend "cpu+$right"
 # A crash costs one case, and the report has the others.

@@ -61,8 +61,9 @@ bool same_place(double got, double want) {
 }
 
 std::string versus(const Array& got, const Array& want, int64_t i) {
-  return str(coordinate(want, i), " is ", format_number(got.data[i]), ", expected ",
-             format_number(want.data[i]));
+  const double x = got.data[i], y = want.data[i];
+  const auto shown = format_number(x) == format_number(y) ? format_exact : [](double z) { return format_number(z); };
+  return str(coordinate(want, i), " is ", shown(x), ", expected ", shown(y));
 }
 
 }  // namespace
@@ -136,8 +137,8 @@ std::string first_difference(const Array& got, const Array& want) {
   for (size_t i = 0; i < want.data.size(); ++i) {
     const double x = got.data[i], y = want.data[i];
     if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-    return str(coordinate(want, static_cast<int64_t>(i)), " is ", format_exact(x), ", was ",
-               format_exact(y));
+    return str(coordinate(want, static_cast<int64_t>(i)), " is ", format_exact(x), ", before ", format_exact(y),
+               "; the same bits are asked");
   }
   return {};
 }

@@ -67,7 +67,7 @@ TEST(Compare, TolerancesFollowTheDtype) {
 TEST(Compare, DifferencesInBits) {
   const Array x = array({2}, {NAN, 1}), y = array({2}, {NAN, std::nextafter(1.0, 2.0)});
   EXPECT_EQ(first_difference(x, x), "");
-  EXPECT_EQ(first_difference(x, y), "[1] is 1, was 1.0000000000000002");
+  EXPECT_EQ(first_difference(x, y), "[1] is 1, before 1.0000000000000002; the same bits are asked");
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ void add_conformance(CLI::App& app, int& status, const std::string& command_line
                       "Folder of the report (default out/conformance)");
   command->add_flag("--resume", options->settings.resume,
                     "Keep the finished cases of an earlier run into the same folder");
+  command->add_flag("--quiet", options->settings.quiet, "No progress");
   command->add_flag("--list", options->list,
                     "Print the names of the cases, or of the fault classes");
   command->callback([options, &status] {

@@ -53,7 +53,9 @@ void add_golden(CLI::App& app, int& status, const std::string& command_line) {
   };
   const auto to = std::make_shared<Export>();
   writer->add_option("folder", to->folder, "Where to")->required();
-  writer->add_option("--family", to->families, "Only of this family; may be repeated");
+  std::string known;
+  for (const std::string& name : golden::families()) known += (known.empty() ? "" : ", ") + name;
+  writer->add_option("--family", to->families, "Only of this family; may be repeated: " + known);
   writer->callback([to] {
     golden::write(to->folder, to->families);
     std::cout << golden::read_workloads(to->folder).size() << " workloads in " << to->folder << "\n";

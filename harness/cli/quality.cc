@@ -81,8 +81,7 @@ void add_quality(CLI::App& app, int& status, const std::string& command_line) {
   const auto options = std::make_shared<Options>();
   options->settings.command_line = command_line;
   RunSettings& settings = options->settings;
-  command->add_option("--model", options->model,
-                      "random:NAME[:SEED], a folder, or OWNER/NAME in the Hub's cache (default random:qwen3.5-tiny)");
+  command->add_option("--model", options->model, str(kModels, " (default ", kDefaultModel, ")"));
   add_backend_options(*command, options->backend, "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
   add_rank_options(*command, options->ranks);
   CLI::Option* tasks =

@@ -202,8 +202,7 @@ void add_run(CLI::App& app, int& status, const std::string& command_line) {
   command->add_option("--data", settings.context.data,
                       "Dataset file in place of the project's own text; for driver quality also a folder of them")
       ->check(CLI::ExistingPath);
-  command->add_option("--model", settings.context.model,
-                      "Model of every case: random:NAME[:SEED] or a folder");
+  command->add_option("--model", settings.context.model, str("Model of every case: ", kModels));
   add_backend_options(*command, settings.context.backend,
                       "Backend of every case: cpu, cpu64, cuda (bfloat16) or cuda32");
   command->add_option("--filter", settings.filter, "Only cases whose name contains this (case matters)");

@@ -13,6 +13,9 @@
 
 namespace hypic {
 
+// What a model may be, as every command says it.
+inline constexpr char kModels[] = "random:NAME[:SEED], a Hugging Face folder, or OWNER/NAME in the Hub's cache";
+
 // Runs the suite on this terminal, stops on signals in an orderly way, says the verdict and where the report
 // is. The program's exit code.
 int run_and_say(const Suite& suite, RunSettings settings);

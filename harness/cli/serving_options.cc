@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "harness/cli/run_options.h"
 #include "harness/descriptors.h"
+#include "harness/model_choice.h"
 #include "models/end_tokens.h"
 
 namespace hypic {
@@ -33,8 +34,7 @@ std::string read_key(const std::string& path) {
 
 void add_engine_options(CLI::App& command, EngineChoice& choice) {
   const auto at_least_one = CLI::Range(int64_t{1}, int64_t{1} << 31);
-  command.add_option("--model", choice.model,
-                     "random:NAME[:SEED], a folder, or OWNER/NAME in the Hub's cache (default random:qwen3.5-tiny)");
+  command.add_option("--model", choice.model, str(kModels, " (default ", kDefaultModel, ")"));
   add_backend_options(command, choice.backend, "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
   command.add_option("--mode", choice.mode, "How segments are reused (default transition_rope_seam)");
   command.add_option("--requests", choice.requests, "Requests that run at once (default 64)")
@@ -99,7 +99,7 @@ void complete(DoorChoice& choice, const std::string& model, const std::string& p
   server.vocabulary = spec.vocabulary;
   server.max_positions = spec.max_positions;
   server.api.chat = choice.chat == "auto" ? chat_template_of(spec.model_type) : chat_template_named(choice.chat);
-  server.end_tokens = end_tokens(path);
+  server.end_tokens = end_tokens(path, spec.vocabulary);
   if (!choice.tokenizer.empty())
     server.tokenizer = Tokenizer::load(choice.tokenizer);
   else if (!path.starts_with("random:") && std::filesystem::exists(path + "/tokenizer.json"))

@@ -9,6 +9,7 @@
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/measure/workload.h"
+#include "harness/model_choice.h"
 
 namespace hypic {
 namespace {
@@ -61,37 +62,33 @@ Suite suite_of(const Options& options, bool rows_given) {
 }  // namespace
 
 void add_ttft(CLI::App& app, int& status, const std::string& command_line) {
-  CLI::App* command = app.add_subcommand(
-      "ttft", "Time to first token of reuse modes against full recompute and a prefix cache");
+  CLI::App* command =
+      app.add_subcommand("ttft", "Time to first token of reuse modes against full recompute and a prefix cache");
   const auto options = std::make_shared<Options>();
   options->settings.command_line = command_line;
   Workload& workload = options->workload;
-  command->add_option("--model", options->model,
-                      "random:NAME[:SEED] or a folder (default random:qwen3.5-tiny)");
-  add_backend_options(*command, options->backend,
-                      "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
+  command->add_option("--model", options->model, str(kModels, " (default ", kDefaultModel, ")"));
+  add_backend_options(*command, options->backend, "Backend: cpu (default), cpu64, cuda (bfloat16) or cuda32");
   add_rank_options(*command, options->ranks);
   CLI::Option* segments =
       command->add_option("--segments", workload.segments, "Segments before the question (default 4)");
   CLI::Option* tokens = command->add_option("--tokens", workload.tokens, "Tokens of each (default 1024)");
   command->add_option("--question", workload.question, "Tokens of the question (default 64)");
-  command
-      ->add_option("--modes", options->modes,
-                   "MODE or MODE@STATE with commas between; STATE: cold, warm_prefix, "
-                   "warm_prefix_other_order, "
-                   "warm_segment, missed=K (default full,prefix,transition_rope_seam)");
-  command
-      ->add_option("--missed", options->missed,
-                   "Segments that are not cached, of modes without a STATE (default 0)");
+  command->add_option("--modes", options->modes,
+                      "MODE or MODE@STATE with commas between; STATE: cold, warm_prefix, "
+                      "warm_prefix_other_order, "
+                      "warm_segment, missed=K (default full,prefix,transition_rope_seam)");
+  command->add_option("--missed", options->missed,
+                      "Segments that are not cached, of modes without a STATE (default 0)");
   command->add_option("--repeats", options->repeats, "Timed runs of each mode (default 20)");
   command->add_option("--chunk", options->chunk, "Rows of one forward at most (default 8192)");
-  command->add_option("--dataset", workload.dataset,
-                      "Lengths of a dataset's rows in place of --segments and --tokens: hotpotqa, "
-                      "triviaqa, multi_news or gov_report")
+  command
+      ->add_option("--dataset", workload.dataset,
+                   "Lengths of a dataset's rows in place of --segments and --tokens: hotpotqa, "
+                   "triviaqa, multi_news or gov_report")
       ->excludes(segments)
       ->excludes(tokens);
-  const CLI::Option* rows =
-      command->add_option("--rows", workload.rows, "Prompts (default 1; of a dataset 8)");
+  const CLI::Option* rows = command->add_option("--rows", workload.rows, "Prompts (default 1; of a dataset 8)");
   command
       ->add_option("--data", options->settings.context.data,
                    "File of that dataset: its own rows in place of random tokens")

@@ -186,10 +186,13 @@ std::vector<Case> selected(const Selection& s, const DriverContext& context) {
   for (const std::string& op : s.ops)
     require(among(operations(), op), "unknown operation \"", op,
             "\"; known: ", joined(operations()));
-  if (!s.broken.empty() && s.broken != "all") fault_class(s.broken);
+  if (!s.broken.empty()) {
+    require(kernel_process::library().empty(), "broken: judges backends of its own, not a kernel; leave --kernel out");
+    if (s.broken != "all") fault_class(s.broken);
+  }
   require_backend(s.backend, context);
   if (!s.captured.empty()) {
-    require(s.families.size() == 1, "captured activations need the one family that they are of");
+    require(s.families.size() == 1, "captured: name the one family that the activations are of, as in --family kda");
     return {captured_case(s.captured, s.families[0])};
   }
   const std::regex filter = pattern_of("filter", s.filter);

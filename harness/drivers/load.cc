@@ -1,7 +1,9 @@
 #include <map>
 
 #include "core/check.h"
+#include "harness/measure/prompts.h"
 #include "harness/model_choice.h"
+#include "models/end_tokens.h"
 
 namespace hypic {
 namespace {
@@ -20,6 +22,12 @@ Result run(const ModelChoice& choice) {
     const OpenModel open(choice);
     const Model& model = open.model();
     const ModelSpec& spec = model.spec();
+    end_tokens(choice.model, spec.vocabulary);
+    if (has_tokenizer(choice.model)) {
+      const int ids = tokenizer_for(choice.model).vocab_size();
+      require(ids <= spec.vocabulary, choice.model, ": its tokenizer has ids up to ", ids - 1,
+              ", outside the vocabulary of ", spec.vocabulary, "; it does not belong to the model");
+    }
     const std::vector<TensorSpec> tensors = tensor_specs(spec);
     struct Sum {
       int64_t tensors = 0, parameters = 0;
@@ -46,6 +54,7 @@ Result run(const ModelChoice& choice) {
     result.tables = {std::move(table)};
     std::string unread;
     for (const std::string& key : spec.unread) unread += str(unread.empty() ? "" : ", ", key);
+    if (!unread.empty()) result.why = "not read in config.json: " + unread;
     result.note = str(spec.name, ", model type ", spec.model_type, ", ", traits(spec.linear.family).name, ", on ",
                       choice.on(), ". ",
                       model.stored_tensors() > 0 ? str("The checkpoint's ", model.stored_tensors(),

@@ -70,8 +70,10 @@ const hypic_kernel& load(const std::string& path, const Backend& base, bool on_d
   const Entered entered(watch, "loading");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    const char* const why = dlerror();
-    fail(path, ": cannot be loaded: ", why ? why : "unknown reason");
+    const char* const said = dlerror();
+    std::string why = said ? said : "unknown reason";
+    if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
+    fail(path, ": cannot be loaded: ", why);
   }
   void* const symbol = dlsym(library, "hypic_kernel_get");
   require(symbol != nullptr, path, ": exports no hypic_kernel_get; see kernels/plugin/hypic_kernel.h");

@@ -44,8 +44,6 @@ class Report:
 def _given(inputs, like, device):
     if like == "numpy":  # bfloat16 as float32, which holds the same values
         return {name: x.numbers(np.float32) if x.dtype == "bfloat16" else np.array(x.bits) for name, x in inputs.items()}
-    if like != "torch":
-        raise ValueError(f'like: must be "numpy" or "torch", is {like!r}')
     import torch
 
     def tensor(x):
@@ -86,20 +84,31 @@ def check(folder, name, function, like="numpy", device="cpu", compute=None, outp
 
     like      "numpy" or "torch": what the inputs are
     device    of torch's
-    compute   what the kernel computes in; by default the coarser dtype of what it returns
+    compute   what the kernel computes in: float64, float32, float16 or bfloat16; by default the coarser dtype of what
+              it returns, so numpy's float64 from float32 inputs is held to float64 unless this says float32
     outputs   a folder that receives what it returned, for hypic golden check
     workloads names of those to run; by default all
     """
+    if like not in ("numpy", "torch"):
+        raise ValueError(f'like: must be "numpy" or "torch", is {like!r}')
+    if compute is not None and compute not in ROUNDOFF:
+        raise ValueError(f"compute: must be {', '.join(ROUNDOFF)} or None, is {compute!r}")
     lines = []
     for definition in definitions(folder, name):
         for workload in definition.workloads():
             if workloads is not None and workload.uuid not in workloads:
                 continue
+            inputs = _given(workload.inputs(), like, device)
             try:
-                returned = function(**_given(workload.inputs(), like, device))
-                got = {key: to_numpy(x) for key, x in zip(definition.outputs, returned)}
-                if set(got) != set(definition.outputs) or any(x.dtype not in ROUNDOFF for x in got.values()):
-                    raise TypeError(f"it must return {list(definition.outputs)}, tensors of floats")
+                returned = function(**inputs)
+                names = list(definition.outputs)
+                if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
+                    raise TypeError(f"it must return {names}, returned {type(returned).__name__}"
+                                    + (f" of {len(returned)}" if isinstance(returned, (tuple, list)) else ""))
+                got = {key: to_numpy(x) for key, x in zip(names, returned)}
+                for key, x in got.items():
+                    if x.dtype not in ROUNDOFF:
+                        raise TypeError(f"{key} must be {', '.join(ROUNDOFF)}, is {x.dtype}")
             except Exception as error:  # whatever a kernel raises is its verdict
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 text = (str(error).strip().splitlines() or [""])[0][:200]

@@ -28,7 +28,10 @@ def _versus(got, want, index, axis):
     """Of arrays whose groups come first: the place of an element as the caller counts."""
     place = [int(i) for i in index[1:]]
     place.insert(axis, int(index[0]))
-    return f"{place} is {got[index]:.4g}, expected {want[index]:.4g}"
+    texts = [f"{x[index]:.4g}" for x in (got, want)]
+    if texts[0] == texts[1]:  # all digits, where four do not tell them apart
+        texts = [repr(float(x[index])) for x in (got, want)]
+    return f"{place} is {texts[0]}, expected {texts[1]}"
 
 
 def compare(got, want, axis, bounds, floors):

@@ -61,6 +61,9 @@ class Comparing(unittest.TestCase):
         got[2, 1, 0] += 1
         self.assertTrue(self.judge(got).wrong.startswith("[2, 1, 0] is "), self.judge(got).wrong)
 
+    def test_all_digits_where_few_do_not_tell_apart(self):
+        self.assertIn("is -1.00002, expected -1.0", self.judge(self.want * (1 + 2e-5)).wrong)
+
     def test_nan_and_infinity_keep_their_places(self):
         got = self.want.copy()
         got[3, 0, 2] = np.nan
@@ -165,7 +168,20 @@ class Exported(unittest.TestCase):
         self.assertEqual({line.verdict for line in report.lines}, {"ERROR"})
         self.assertIn("ZeroDivisionError", str(report))
         report = self.check(lambda **x: (x["v"],), workloads=["random"])
-        self.assertIn("it must return ['o', 'S']", str(report))
+        self.assertIn("it must return ['o', 'S'], returned tuple of 1", str(report))
+        report = self.check(lambda **x: None, workloads=["random"])
+        self.assertIn("it must return ['o', 'S'], returned NoneType", str(report))
+        report = self.check(lambda **x: (x["v"], x["cu_seqlens"]), workloads=["random"])
+        self.assertIn("S must be float64, float32, float16, bfloat16, is int", str(report))
+
+    def test_a_mistake_of_the_caller_is_no_verdict(self):
+        with self.assertRaisesRegex(ValueError, "like: must be"):
+            self.check(gated_delta_rule, like="cupy")
+        with self.assertRaisesRegex(ValueError, "compute: must be"):
+            self.check(gated_delta_rule, compute="int8")
+        if torch is None:
+            with self.assertRaises(ModuleNotFoundError):
+                self.check(gated_delta_rule, like="torch")
 
     @unittest.skipIf(torch is None, "no torch")
     def test_references_are_right(self):
