@@ -63,9 +63,9 @@ std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::s
   return cuda::make_cuda_ranks(*options, devices);
 }
 
-std::unique_ptr<Links> make_links(const std::string& name) {
+std::unique_ptr<Links> make_links(const std::string& name, int device) {
   if (name == "cpu" || name == "cpu64") return reference::make_socket_links();
-  const auto options = cuda_options(name);
+  const auto options = cuda_options(name, device);
   require(options.has_value(), name, ": has no links to other devices; cpu, cpu64, cuda, cuda32 do");
   return cuda::make_nccl_links(options->device);
 }

@@ -21,9 +21,9 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int device = 0);
 // The ranks of a tensor-parallel group: of cpu and cpu64 threads of this process; of cuda and cuda32, on either rung, one a
 // device: all different, or all the same, which tries the ranks on one GPU. Error: another backend; as of make_backend.
 std::vector<std::unique_ptr<Backend>> make_ranks(const std::string& name, std::span<const int> devices);
-// Links from the device of make_backend(name): through NCCL from a GPU, from the CPU through local sockets. Error: another
-// backend; as of make_nccl_links.
-std::unique_ptr<Links> make_links(const std::string& name);
+// Links from the device of make_backend(name, device): through NCCL from a GPU, from the CPU through local sockets. Error:
+// another backend; as of make_nccl_links.
+std::unique_ptr<Links> make_links(const std::string& name, int device = 0);
 // Whether it is a backend of a GPU, with or without a plug-in; not so for an unknown name.
 bool on_gpu(const std::string& name);
 

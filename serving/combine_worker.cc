@@ -9,9 +9,7 @@ namespace hypic {
 
 CombineWorker::CombineWorker(Engine& engine, const Model& model, Metrics& metrics, const SchedulerOptions& scheduling,
                              const InboxOptions& options)
-    : inbox_(model, engine.pools(), scheduling.mode, options),
-      receiving_(engine, inbox_),
-      scheduler_(engine, metrics, scheduling) {
+    : inbox_(model, scheduling.mode, options), receiving_(engine, inbox_), scheduler_(engine, metrics, scheduling) {
   inbox_.on_change([this] {
     const std::scoped_lock lock(mutex_);
     moved_ = true;

@@ -259,7 +259,7 @@ class Engine::Batch {
   struct Built {
     bool admitted;
     size_t request;  // the first one that needs it
-    std::unique_ptr<Arrival> arrival = {};  // it comes from elsewhere
+    std::shared_ptr<Arrival> arrival = {};  // it comes from elsewhere
     bool arrived = false;
     bool elsewhere() const { return arrival || arrived; }
   };
@@ -296,8 +296,11 @@ Engine::Engine(const Model& model, const EngineOptions& options)
   peers_.resize(model.peers().size());
   EngineOptions of_peer = options;
   of_peer.cache.on_change = {};
+  agreement_ = std::make_shared<Agreement>(1 + peers_.size());
   const auto errors = threads_->run([&](int rank) {
-    if (rank > 0) peers_[rank - 1] = std::make_unique<Engine>(model.peers()[rank - 1], of_peer);
+    if (rank == 0) return;
+    auto& peer = peers_[rank - 1] = std::make_unique<Engine>(model.peers()[rank - 1], of_peer);
+    peer->agreement_ = agreement_;
   });
   if (const std::exception_ptr error = cause(errors)) std::rethrow_exception(error);
 }
@@ -345,7 +348,6 @@ RunOptions Engine::watched(const RunOptions& options) const {
   static Unwatched nobody;
   RunOptions own = options;
   own.hooks = nullptr;
-  own.sink = nullptr;
   if (own.tap) own.tap = &nobody;
   if (own.routes) own.routes = &nobody;
   return own;
@@ -358,6 +360,7 @@ auto Engine::on_all_ranks(const Work& work) {
   const auto engine = [&](int rank) -> Engine& { return rank == 0 ? *this : *peers_[rank - 1]; };
   std::vector<std::optional<decltype(work(*this))>> results(1 + peers_.size());
   const auto errors = threads_->run([&](int rank) { results[rank].emplace(work(engine(rank))); });
+  agreement_->end();
   const std::exception_ptr error = cause(errors);
   const bool agree = !error && std::all_of(results.begin(), results.end(), [&](const auto& result) {
     return in_common(*result) == in_common(*results[0]);
@@ -372,6 +375,12 @@ auto Engine::on_all_ranks(const Work& work) {
     });
   if (error) std::rethrow_exception(error);
   throw InternalError("the ranks of a tensor-parallel group have come to different results");
+}
+
+// What comes from elsewhere is there for all ranks or for none.
+template <class Answer>
+auto Engine::agreed(const Answer& answer) const {
+  return agreement_ ? (*agreement_)(model_.spec().rank, answer) : answer();
 }
 
 RunResult Engine::run(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options) {
@@ -403,8 +412,8 @@ bool Engine::evict_one() {
 }
 
 void Engine::receive_from(ResidueSource* source) {
-  if (source) of_one_rank(model_);
   source_ = source;
+  for (const auto& peer : peers_) peer->receive_from(source);
 }
 
 // Free slots; entries that are not in use make room.
@@ -624,7 +633,7 @@ void Engine::plan_tables(Batch& batch) {
 void Engine::restart(Batch& batch) {
   ++restarts_;
   for (Batch::Built& built : batch.built)
-    if (built.arrival && built.arrival->fails()) built.arrival.reset();
+    if (built.arrival && agreed([&] { return built.arrival->fails(); })) built.arrival.reset();
   batch.given_up.push_back(std::move(batch.plan));
   plan_tables(batch);
 }
@@ -674,7 +683,7 @@ Counters Engine::warm_own(const std::vector<Tokens>& segments, const Mode& mode,
   for (size_t i = 0; options.sink && i < segments.size(); ++i) {
     if (residues[i] == kNone) continue;
     const Residue& residue = batch.input.residues[residues[i]];
-    options.sink->begin(i, {residue.pages, residue.op}, !batch.builds(residues[i]));
+    options.sink->begin(rank_pools(), i, {residue.pages, residue.op}, !batch.builds(residues[i]));
   }
   std::vector<Progress> none;
   while (!batch.prefilled()) run_table(batch, {}, none);
@@ -905,7 +914,7 @@ int32_t Engine::residue_for(const Tokens& tokens, int32_t position, bool warm,
   residue.op = take(operators_);
   residue.pages = take(pages_, pages_for(n, options_.pools.page_size));
   if (source_ && !warm)
-    built.arrival = source_->accept(tokens, mode.operator_first(), mode.tail, {residue.pages, residue.op});
+    built.arrival = agreed([&] { return source_->accept(tokens, mode.operator_first(), mode.tail); });
   batch.receives = batch.receives || built.arrival;
   return index;
 }
@@ -948,41 +957,48 @@ void Engine::store_prefixes(Batch& batch) {
 class Engine::Hooks final : public LayerHooks {
  public:
   // Of the batch's table t.
-  Hooks(Batch& batch, size_t t) : options_(batch.options), last_(t + 1 == batch.plan.tables.size()) {
+  Hooks(const Engine& engine, Batch& batch, size_t t)
+      : engine_(engine), options_(batch.options), last_(t + 1 == batch.plan.tables.size()) {
     for (const ChainItem& item : batch.plan.tables[t].items)
-      for (size_t i = 0; i < batch.built.size() && item.kind == ChainItem::Kind::jump; ++i)
-        if (batch.built[i].arrival && batch.input.residues[batch.input.builds[i].residue].op == item.op &&
-            std::find(awaited_.begin(), awaited_.end(), &batch.built[i]) == awaited_.end())
-          awaited_.push_back(&batch.built[i]);
+      for (size_t i = 0; i < batch.built.size() && item.kind == ChainItem::Kind::jump; ++i) {
+        const Residue& residue = batch.input.residues[batch.input.builds[i].residue];
+        if (batch.built[i].arrival && residue.op == item.op &&
+            std::none_of(awaited_.begin(), awaited_.end(), [&](const auto& a) { return a.first == &batch.built[i]; }))
+          awaited_.emplace_back(&batch.built[i], Placement{residue.pages, residue.op});
+      }
   }
   bool awaits() const { return !awaited_.empty(); }
   bool needed() const { return options_.hooks || !awaited_.empty() || (options_.sink && last_); }
 
   void before(int layer) override {
-    for (const Batch::Built* built : awaited_)
-      if (!built->arrival->place(layer)) throw NotComing();
+    for (const auto& [built, to] : awaited_) {
+      Arrival& arrival = *built->arrival;
+      if (!engine_.agreed([&] { return arrival.comes(layer); })) throw NotComing();
+      arrival.place(layer, engine_.rank_pools(), to);
+    }
     if (options_.hooks) options_.hooks->before(layer);
   }
   void after(int layer) override {
     if (options_.hooks) options_.hooks->after(layer);
-    if (options_.sink && last_) options_.sink->after(layer);
+    if (options_.sink && last_) options_.sink->after(engine_.rank_pools(), layer);
   }
   void all_arrived() {
-    for (Batch::Built* built : awaited_) {
+    for (const auto& [built, to] : awaited_) {
       built->arrived = true;
       built->arrival.reset();
     }
   }
 
  private:
+  const Engine& engine_;
   const RunOptions& options_;
-  std::vector<Batch::Built*> awaited_;
+  std::vector<std::pair<Batch::Built*, Placement>> awaited_;  // and where to
   const bool last_;
 };
 
 // Whether the next forward of a batch waits for something from elsewhere: it may be given up then, half done.
 bool Engine::receives(Batch& batch) const {
-  return batch.receives && Hooks(batch, batch.next_table).awaits();
+  return batch.receives && Hooks(*this, batch, batch.next_table).awaits();
 }
 
 // The next forward of a batch's prompts, with a step of the answers that join it.
@@ -1006,7 +1022,7 @@ void Engine::run_table(Batch& batch, const std::vector<Running*>& joining, std::
     return model_.backend().begin(table);
   };
   if (options.routes) options.routes->begin(table);
-  Hooks hooks(batch, t);
+  Hooks hooks(*this, batch, t);
   try {
     enqueue_forward(model_, pools_, upload(), logits, {options.tap, hooks.needed() ? &hooks : nullptr, options.routes});
   } catch (const NotComing&) {

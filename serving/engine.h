@@ -103,8 +103,8 @@ struct Progress {
 };
 
 // Of a model with peers, the engine of a tensor-parallel group: one such engine a rank, each on a thread of its own with
-// its own pools and cache, which all do the same. What is told, watched and counted is the first rank's. What fails on
-// one rank ends on all, and empties all caches unless all failed alike.
+// its own pools and cache, which all do the same. What is told, watched and counted is the first rank's; what comes
+// from elsewhere comes for all. What fails on one rank ends on all, and empties all caches unless all failed alike.
 class Engine {
  public:
   // OutOfMemory, with the arithmetic, where weights, pools and the activations of one forward are more
@@ -156,7 +156,6 @@ class Engine {
   // Where run and submit ask for the residues that are not cached, from now on; nullptr: nowhere. What comes from there
   // is placed layer by layer, while the forward that needs it runs; what does not come after all is computed here, and
   // the prompts that are under way with it begin anew. Answers never depend on it. It outlives what was submitted.
-  // Error: in a tensor-parallel group.
   void receive_from(ResidueSource* source);
   int64_t restarts() const { return restarts_; }  // for what did not come
 
@@ -184,6 +183,9 @@ class Engine {
 
   template <class Work>
   auto on_all_ranks(const Work& work);
+  template <class Answer>
+  auto agreed(const Answer& answer) const;
+  RankPools rank_pools() const { return {model_.spec().rank, model_.backend(), pools_}; }
   RunOptions watched(const RunOptions& options) const;
   RunResult run_own(const std::vector<Request>& requests, const Mode& mode, const RunOptions& options);
   std::vector<Submitted> submit_own(const std::vector<Request>& requests, const Mode& mode);
@@ -252,6 +254,7 @@ class Engine {
 
   std::vector<std::unique_ptr<Engine>> peers_;  // of the first rank: those of the others
   std::unique_ptr<RankThreads> threads_;
+  std::shared_ptr<Agreement> agreement_;  // of a group
 };
 
 }  // namespace hypic

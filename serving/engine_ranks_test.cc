@@ -2,42 +2,44 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
+#include <mutex>
+#include <random>
 #include <stdexcept>
+#include <tuple>
 
 #include "reference/cpu_backend.h"
-#include "serving/combine_worker.h"
 #include "serving/engine.h"
-#include "serving/scatter_worker.h"
+#include "serving/kept_residues.h"
+#include "serving/rank_backends.h"
 #include "serving/small_model.h"
 
 namespace hypic {
 namespace {
 
-const EngineOptions kOptions{
-    .pools = {.state_slots = 8, .operator_slots = 8, .pages = 64, .page_size = 8}, .max_rows = 96};
+const EngineOptions kOptions{.pools = {.state_slots = 8, .operator_slots = 8, .pages = 64, .page_size = 8},
+                             .max_rows = 96};
 
 struct Group {
   Group(const ModelSpec& spec, int ranks, const EngineOptions& options = kOptions)
-      : backends(reference::make_cpu64_ranks(ranks)), model(Model::random(pointers(), spec, 3)), engine(model, options) {}
+      : backends(reference::make_cpu64_ranks(ranks)),
+        model(Model::random(backends.all, spec, 3)),
+        engine(model, options) {}
   ~Group() { EXPECT_NO_THROW(engine.check_integrity()); }
-  std::vector<Backend*> pointers() const {
-    std::vector<Backend*> out;
-    for (const auto& backend : backends) out.push_back(backend.get());
-    return out;
-  }
 
-  std::vector<std::unique_ptr<Backend>> backends;
+  RankBackends backends;
   Model model;
   Engine engine;
 };
 
 std::vector<ModelSpec> models() {
   std::vector<ModelSpec> specs;
-  for (const char* name : {"qwen3.5-tiny", "qwen3.5-35b-a3b-tiny", "qwen3-next-80b-a3b-tiny", "ring-mini-linear-2.0-tiny",
-                           "kimi-linear-48b-a3b-tiny", "minimax-text-01-tiny", "nemotron-3-nano-30b-a3b-tiny",
-                           "granite-4.0-h-350m-tiny", "falcon-h1-1.5b-tiny", "olmo-hybrid-7b-tiny"})
+  for (const char* name :
+       {"qwen3.5-tiny", "qwen3.5-35b-a3b-tiny", "qwen3-next-80b-a3b-tiny", "ring-mini-linear-2.0-tiny",
+        "kimi-linear-48b-a3b-tiny", "minimax-text-01-tiny", "nemotron-3-nano-30b-a3b-tiny", "granite-4.0-h-350m-tiny",
+        "falcon-h1-1.5b-tiny", "olmo-hybrid-7b-tiny"})
     specs.push_back(spec_named(name));
   return specs;
 }
@@ -56,7 +58,8 @@ double difference(const std::vector<double>& x, const std::vector<double>& y) {
   return size == 0 ? worst : worst / size;
 }
 
-void expect_same(const Response& found, const Response& want, const ModelSpec& spec, int ranks, const std::string& what) {
+void expect_same(const Response& found, const Response& want, const ModelSpec& spec, int ranks,
+                 const std::string& what) {
   EXPECT_EQ(found.tokens, want.tokens) << what;
   EXPECT_LE(difference(found.logits, want.logits), 1e-9) << what;
   EXPECT_EQ(found.reused.segments, want.reused.segments) << what;
@@ -122,7 +125,8 @@ TEST(EngineRanks, StepsAreThoseOfOneRank) {
     const auto note = [&](const std::vector<Progress>& progress) {
       for (const Progress& one : progress) tokens.at(one.ticket % 4).push_back(one.token);
     };
-    engine.submit({{prompt(), 9}, {.segments = prompt(), .max_tokens = 9, .sampling = {.temperature = 1, .seed = 5}}}, mode);
+    engine.submit({{prompt(), 9}, {.segments = prompt(), .max_tokens = 9, .sampling = {.temperature = 1, .seed = 5}}},
+                  mode);
     for (int i = 0; i < 4; ++i) note(engine.step());
     const std::vector<Tokens> other = {random_tokens(40, 8), random_tokens(19, 1), random_tokens(5, 9)};
     const uint64_t cancelled = engine.submit({{other, 20}}, mode)[0].ticket;
@@ -149,7 +153,7 @@ struct OtherRoutes : RouteHook {
 TEST(EngineRanks, FollowTheRoutesOfTheFirst) {
   const ModelSpec spec = spec_named("qwen3.5-35b-a3b-tiny");
   Group one(spec, 1), two(spec, 2);
-  OtherRoutes of_one(*one.backends[0]), of_two(*two.backends[0]);
+  OtherRoutes of_one(*one.backends.all[0]), of_two(*two.backends.all[0]);
   const Mode& mode = mode_named("full");
   const auto want = one.engine.run({{prompt(), 1}}, mode, {.routes = &of_one}).responses[0].logits;
   EXPECT_LE(difference(two.engine.run({{prompt(), 1}}, mode, {.routes = &of_two}).responses[0].logits, want), 1e-9);
@@ -181,7 +185,7 @@ TEST(EngineRanks, ARankThatFailsEndsTheRunOnAllAndTheyGoOn) {
   EXPECT_EQ(two.engine.usage().entries, 0);  // what each had cached by then need not be the same
   EXPECT_EQ(two.engine.run({{prompt(), 3}}, mode).responses[0].logits, want.logits);
 
-  Before second_lost(2, [&] { two.backends[1]->leave_group(); });
+  Before second_lost(2, [&] { two.backends.all[1]->leave_group(); });
   EXPECT_THROW(two.engine.run({{prompt(), 3}}, mode, {.hooks = &second_lost}), RankLost);
   const Response again = two.engine.run({{prompt(), 3}}, mode).responses[0];
   EXPECT_EQ(again.logits, want.logits);
@@ -206,31 +210,84 @@ TEST(EngineRanks, RefuseTiersBelowTheDevice) {
   EXPECT_THROW(Group(small_spec(), 2, options), Error);
 }
 
-// An inbox would fill the first rank's slots alone, and who scatters would send the first rank's part.
-TEST(EngineRanks, AreNoWorkersOfSegmentParallelism) {
-  Group two(small_spec(), 2);
-  const Mode& mode = mode_named("transition_rope_seam");
-  const auto refused = [](const auto& make) -> std::string {
-    try {
-      make();
-    } catch (const Error& error) {
-      return error.what();
+// Says something else whenever it is asked, as time does to what comes from other workers.
+class Fickle final : public ResidueSource {
+ public:
+  Fickle(const Model& model, const std::vector<Tokens>& segments, const Kept& kept)
+      : model_(model), segments_(segments), kept_(kept) {}
+  std::shared_ptr<Arrival> accept(const Tokens& tokens, int32_t, int32_t) override {
+    const auto found = std::find(segments_.begin(), segments_.end(), tokens);
+    if (found == segments_.end() || one_in(4)) return nullptr;
+    return std::make_shared<Coming>(*this, found - segments_.begin());
+  }
+  int breaks = -1;  // a rank that places nothing, but throws
+
+ private:
+  class Coming final : public Arrival {
+   public:
+    Coming(Fickle& all, size_t segment)
+        : all_(all), segment_(segment), layout_(all.model_, static_cast<int64_t>(all.segments_[segment].size())) {}
+    bool comes(int) override { return !fails(); }
+    bool fails() override {
+      if (all_.one_in(12)) failed_ = true;
+      return failed_;
     }
-    return "nothing is refused";
+    void place(int layer, const RankPools& at, const Placement& to) override {
+      if (at.rank == all_.breaks) throw std::runtime_error("as the test wants");
+      const auto bytes = std::span(all_.kept_.bytes[segment_][layer])
+                             .subspan(at.rank * layout_.part_size(layer), layout_.part_size(layer));
+      unpack(at.backend, at.pools, layout_.sections(layer), bytes, to);
+    }
+
+   private:
+    Fickle& all_;
+    const size_t segment_;
+    const StreamLayout layout_;
+    std::atomic<bool> failed_ = false;
   };
-  const std::string why =
-      "residues travel whole between workers, and of this model each of 2 tensor-parallel ranks has a part: a worker "
-      "takes one rank";
-  Metrics metrics;
-  InProcessTransports transports;
-  EXPECT_EQ(refused([&] { CombineWorker(two.engine, two.model, metrics, {.mode = mode}, {}); }), why);
-  EXPECT_EQ(refused([&] { ScatterWorker(two.engine, two.model, transports, {.mode = mode}); }), why);
-  struct Nowhere final : ResidueSource {
-    std::unique_ptr<Arrival> accept(const Tokens&, int32_t, int32_t, const Placement&) override { return nullptr; }
-  } nowhere;
-  EXPECT_EQ(refused([&] { two.engine.receive_from(&nowhere); }), why);
-  EXPECT_NO_THROW(two.engine.receive_from(nullptr));
-  EXPECT_EQ(two.engine.run({{prompt(), 1}}, mode).responses.size(), 1u);
+
+  bool one_in(uint32_t n) {
+    const std::scoped_lock lock(mutex_);
+    return bits_() % n == 0;
+  }
+  const Model& model_;
+  const std::vector<Tokens> segments_;
+  const Kept& kept_;
+  std::mutex mutex_;
+  std::mt19937 bits_{5};
+};
+
+TEST(EngineRanks, TakeAlikeWhatComesFromElsewhere) {
+  const Mode& mode = mode_named("transition_rope_seam");
+  std::vector<Tokens> segments = prompt();
+  segments.pop_back();
+  for (const auto& [spec, ranks, times] :
+       {std::tuple(small_spec(), 2, 40), std::tuple(spec_named("qwen3.5-35b-a3b-tiny"), 4, 3)}) {
+    Group group(spec, ranks);
+    Kept kept(group.model, segments);
+    group.engine.warm(segments, mode, {.sink = &kept});
+    const Response want = group.engine.run({{prompt(), 2}}, mode).responses[0];
+    Fickle source(group.model, segments, kept);
+    group.engine.receive_from(&source);
+    int64_t computed = 0;
+    for (int time = 0; time < times; ++time) {
+      group.engine.flush();
+      const RunResult got = group.engine.run({{prompt(), 2}}, mode);
+      EXPECT_EQ(got.responses[0].logits, want.logits);
+      EXPECT_EQ(got.responses[0].tokens, want.tokens);
+      computed += got.counters.isolated;
+    }
+    EXPECT_GT(group.engine.restarts(), 0);
+    EXPECT_GT(computed, 0);
+    EXPECT_LT(computed, times * (19 + 33 + 24));
+    for (source.breaks = ranks - 1; source.breaks >= 0; --source.breaks) {
+      group.engine.flush();
+      EXPECT_THROW(group.engine.run({{prompt(), 2}}, mode), std::runtime_error);
+      EXPECT_TRUE(group.engine.idle());
+    }
+    EXPECT_EQ(group.engine.run({{prompt(), 2}}, mode).responses[0].logits, want.logits);
+    group.engine.receive_from(nullptr);
+  }
 }
 
 TEST(RankThreads, TellTheCauseAndNotWhoWasLostForIt) {

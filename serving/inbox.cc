@@ -62,9 +62,8 @@ struct Inbox::Transfer {
   Inbox& inbox;
   uint64_t generation;
   Tokens tokens;
-  std::vector<LayerSections> layers;
-  std::vector<int64_t> begins;  // by layer, and the end: offsets into bytes
-  std::vector<int64_t> here;    // by layer: bytes that have come
+  const StreamLayout layout;  // of bytes, and of the place
+  std::vector<int64_t> here;  // by layer: bytes that have come
   std::unique_ptr<uint8_t[]> bytes;
   std::shared_ptr<Place> place;  // in which layers land, where it was asked for
   struct Landed {
@@ -77,21 +76,20 @@ struct Inbox::Transfer {
   Clock::time_point progress = Clock::now();
   std::string error;  // empty: none
 
-  Transfer(Inbox& inbox, uint64_t generation, const Tokens& tokens, std::vector<LayerSections> given)
+  Transfer(Inbox& inbox, uint64_t generation, const Tokens& tokens, StreamLayout given)
       : inbox(inbox),
         generation(generation),
         tokens(tokens),
-        layers(std::move(given)),
-        begins{0},
-        here(layers.size()),
-        landed(layers.size()) {
-    for (const LayerSections& layer : layers) begins.push_back(begins.back() + bytes_of(layer));
+        layout(std::move(given)),
+        here(layout.layers()),
+        landed(layout.layers()) {
     skip_empty();
   }
 
-  int64_t size(size_t layer) const { return begins[layer + 1] - begins[layer]; }
-  bool has(size_t layer) const { return here[layer] == size(layer); }
-  bool complete() const { return whole == layers.size(); }
+  // Whether a packet, which may say anything, is of one of its layers.
+  bool knows(int32_t layer) const { return layer >= 0 && layer < static_cast<int64_t>(layout.layers()); }
+  bool has(size_t layer) const { return here[layer] == layout.size(layer); }
+  bool complete() const { return whole == layout.layers(); }
   // When it has failed unless something comes.
   Clock::time_point deadline() const {
     return progress + (begun ? inbox.options_.patience : inbox.options_.first_patience);
@@ -101,22 +99,19 @@ struct Inbox::Transfer {
   }
 };
 
-Inbox::Inbox(const Model& model, const Pools& pools, const Mode& mode, const InboxOptions& options)
-    : model_(of_one_rank(model)),
-      pools_(pools),
-      mode_(mode),
-      options_(options),
-      layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full) {
+Inbox::Inbox(const Model& model, const Mode& mode, const InboxOptions& options)
+    : model_(model), mode_(mode), options_(options) {
   std::random_device random;
   next_generation_ = (uint64_t{random()} << 32 | random()) | 1;
-  if (options.device_bytes <= 0) return;
+  if (options.device_bytes <= 0 || model.spec().ranks > 1) return;
   if (auto memory = model.backend().share(options.device_bytes)) stage_ = std::make_shared<Stage>(std::move(memory));
 }
 
 uint64_t Inbox::open(uint64_t transfer, const Tokens& tokens) {
   const auto n = static_cast<int64_t>(tokens.size());
   if (n == 0 || n > model_.spec().max_positions) return 0;
-  const int64_t bytes = bytes_of(layout_.sections(Part::kv, n)) + bytes_of(layout_.sections(Part::op, n));
+  StreamLayout layout(model_, n);
+  const int64_t bytes = layout.bytes();
   uint64_t generation = 0;
   {
     const std::scoped_lock lock(mutex_);
@@ -129,7 +124,7 @@ uint64_t Inbox::open(uint64_t transfer, const Tokens& tokens) {
     if (next_generation_ == 0) ++next_generation_;
   }
   auto one = std::shared_ptr<Transfer>(
-      new Transfer(*this, generation, tokens, residue_layers(layout_, model_.spec().layer_count(), n)),
+      new Transfer(*this, generation, tokens, std::move(layout)),
       [bytes](Transfer* gone) {
         Inbox& inbox = gone->inbox;
         delete gone;
@@ -219,7 +214,7 @@ std::shared_ptr<Inbox::Transfer> Inbox::find(uint64_t transfer, uint64_t generat
 std::shared_ptr<Window> Inbox::window(uint64_t number, uint64_t generation, int64_t bytes) {
   const std::scoped_lock lock(mutex_);
   const std::shared_ptr<Transfer> transfer = find(number, generation);
-  if (!transfer || !stage_ || !transfer->error.empty() || bytes != transfer->begins.back()) return nullptr;
+  if (!transfer || !stage_ || !transfer->error.empty() || bytes != transfer->layout.bytes()) return nullptr;
   if (transfer->place || transfer->begun) return transfer->place;
   ByteArena::Range range = stage_->take(bytes);
   if (range) transfer->place = std::make_shared<Place>(stage_, std::move(range));
@@ -233,16 +228,15 @@ bool Inbox::intact(const Packet& packet) {
   {
     const std::scoped_lock lock(mutex_);
     transfer = find(packet.transfer, packet.generation);
-    if (!transfer || !transfer->place || packet.layer < 0 ||
-        packet.layer >= static_cast<int64_t>(transfer->layers.size()))
-      return false;
+    if (!transfer || !transfer->place || !transfer->knows(packet.layer)) return false;
     if (!checking_.empty()) {
       copies = std::move(checking_.back());
       checking_.pop_back();
     }
   }
   if (!copies) copies = model_.backend().copies();
-  const BytesCopy layer{nullptr, transfer->place->data + transfer->begins[packet.layer], transfer->size(packet.layer)};
+  const BytesCopy layer{nullptr, transfer->place->data + transfer->layout.begin(packet.layer),
+                        transfer->layout.size(packet.layer)};
   uint64_t said = 0;
   std::memcpy(&said, packet.bytes.data(), std::min(sizeof(said), packet.bytes.size()));
   const bool same = copies->checksums({&layer, 1}).front() == said;
@@ -280,7 +274,7 @@ void Inbox::take(const Packet& packet) {
     if (!transfer.error.empty()) return;
     if (packet.kind == Kind::failed) {
       fail(transfer, std::string(packet.bytes.begin(), packet.bytes.end()));
-    } else if (packet.layer < 0 || packet.layer >= static_cast<int64_t>(transfer.layers.size())) {
+    } else if (!transfer.knows(packet.layer)) {
       fail(transfer, "a packet lies outside its residue");
     } else if (packet.kind == Kind::landed) {
       if (transfer.landed[packet.layer].here) {
@@ -291,12 +285,12 @@ void Inbox::take(const Packet& packet) {
         fail(transfer, "a layer does not match its checksum");
       } else {
         transfer.landed[packet.layer] = {true, packet.ready};
-        came(transfer, packet.layer, transfer.size(packet.layer));
+        came(transfer, packet.layer, transfer.layout.size(packet.layer));
       }
     } else if (packet.kind != Kind::data) {
       fail(transfer, "a packet of a kind that says nothing of a residue");
-    } else if (packet.offset > static_cast<uint64_t>(transfer.size(packet.layer)) ||
-               packet.bytes.size() > transfer.size(packet.layer) - packet.offset) {
+    } else if (packet.offset > static_cast<uint64_t>(transfer.layout.size(packet.layer)) ||
+               packet.bytes.size() > transfer.layout.size(packet.layer) - packet.offset) {
       fail(transfer, "a packet lies outside its layer");
     } else {
       const int64_t here = transfer.here[packet.layer];
@@ -307,7 +301,7 @@ void Inbox::take(const Packet& packet) {
         fail(transfer, "a packet is missing");
       } else {
         std::copy(packet.bytes.begin(), packet.bytes.end(),
-                  transfer.bytes.get() + transfer.begins[packet.layer] + offset);
+                  transfer.bytes.get() + transfer.layout.begin(packet.layer) + offset);
         came(transfer, packet.layer, end);
       }
     }
@@ -317,8 +311,7 @@ void Inbox::take(const Packet& packet) {
 
 class Inbox::Coming final : public Arrival {
  public:
-  Coming(Inbox& inbox, std::shared_ptr<Transfer> transfer, const Placement& to)
-      : inbox_(inbox), transfer_(std::move(transfer)), to_(to) {}
+  Coming(Inbox& inbox, std::shared_ptr<Transfer> transfer) : inbox_(inbox), transfer_(std::move(transfer)) {}
   // The place goes to another when the copies from it, which are only enqueued, are done.
   ~Coming() override {
     if (!read_) return;
@@ -330,49 +323,48 @@ class Inbox::Coming final : public Arrival {
     }
   }
 
-  bool place(int layer) override {
+  bool comes(int layer) override {
     Transfer& transfer = *transfer_;
-    {
-      std::unique_lock lock(inbox_.mutex_);
-      while (!transfer.has(layer) && transfer.error.empty()) {
-        inbox_.arrived_.wait_until(lock, transfer.deadline());
-        if (Clock::now() >= transfer.deadline()) inbox_.fail(transfer, "nothing of it came for too long");
-      }
-      if (!transfer.error.empty()) return false;
+    std::unique_lock lock(inbox_.mutex_);
+    while (!transfer.has(layer) && transfer.error.empty()) {
+      inbox_.arrived_.wait_until(lock, transfer.deadline());
+      if (Clock::now() >= transfer.deadline()) inbox_.fail(transfer, "nothing of it came for too long");
     }
-    // What is here is not written again: this needs no lock.
-    Backend& backend = inbox_.model_.backend();
-    if (transfer.landed[layer].here) {
-      if (transfer.landed[layer].ready) backend.wait_for(*transfer.landed[layer].ready);
-      read_ = true;
-      enqueue_scatter(backend, inbox_.pools_, transfer.layers[layer], transfer.place->data + transfer.begins[layer],
-                      to_);
-      return true;
-    }
-    const std::span bytes(transfer.bytes.get() + transfer.begins[layer], static_cast<size_t>(transfer.size(layer)));
-    unpack(backend, inbox_.pools_, transfer.layers[layer], bytes, to_);
-    return true;
+    return transfer.error.empty();
   }
   bool fails() override {
     const std::scoped_lock lock(inbox_.mutex_);
     return !transfer_->error.empty();
   }
+  // What is here is not written again: this needs no lock.
+  void place(int layer, const RankPools& at, const Placement& to) override {
+    const Transfer& transfer = *transfer_;
+    const StreamLayout& layout = transfer.layout;
+    if (transfer.landed[layer].here) {
+      if (transfer.landed[layer].ready) at.backend.wait_for(*transfer.landed[layer].ready);
+      read_ = true;
+      enqueue_scatter(at.backend, at.pools, layout.sections(layer), transfer.place->data + layout.begin(layer), to);
+      return;
+    }
+    const std::span bytes(transfer.bytes.get() + layout.part_begin(layer, at.rank),
+                          static_cast<size_t>(layout.part_size(layer)));
+    unpack(at.backend, at.pools, layout.sections(layer), bytes, to);
+  }
 
  private:
   Inbox& inbox_;
   const std::shared_ptr<Transfer> transfer_;
-  const Placement to_;
-  bool read_ = false;  // from the transfer's place
+  bool read_ = false;  // from the transfer's place, which is of one rank
 };
 
-std::unique_ptr<Arrival> Inbox::accept(const Tokens& tokens, int32_t first, int32_t tail, const Placement& to) {
+std::shared_ptr<Arrival> Inbox::accept(const Tokens& tokens, int32_t first, int32_t tail) {
   if (first != mode_.operator_first() || tail != mode_.tail) return nullptr;
   const std::scoped_lock lock(mutex_);
   const auto found = std::find_if(open_.begin(), open_.end(), [&](const auto& one) {
     return one.second->error.empty() && one.second->tokens == tokens;
   });
   if (found == open_.end()) return nullptr;
-  return std::make_unique<Coming>(*this, found->second, to);
+  return std::make_shared<Coming>(*this, found->second);
 }
 
 }  // namespace hypic

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "models/model.h"
-#include "models/pools.h"
 #include "serving/mode.h"
 #include "serving/residue_stream.h"
 #include "serving/transport.h"
@@ -24,7 +23,8 @@ namespace hypic {
 
 struct InboxOptions {
   int64_t bytes = int64_t{1} << 30;  // of residues on their way
-  int64_t device_bytes = 0;          // of the device's memory for windows; 0, or a backend that shares none: no windows
+  // Of the device's memory for windows; 0, a backend that shares none, or several tensor-parallel ranks: no windows.
+  int64_t device_bytes = 0;
   // With a residue of which nothing has come yet: its worker may be busy with others. And once it has begun to come.
   std::chrono::milliseconds first_patience{30'000}, patience{2'000};
 };
@@ -40,9 +40,8 @@ struct InboxCounters {
 
 class Inbox final : public PacketSink, public ResidueSource {
  public:
-  // Residues of this model and mode, to slots of these pools. OutOfMemory: the device has not as much.
-  // Error: a tensor-parallel group.
-  Inbox(const Model& model, const Pools& pools, const Mode& mode, const InboxOptions& options);
+  // Residues of this model and mode. OutOfMemory: the device has not as much.
+  Inbox(const Model& model, const Mode& mode, const InboxOptions& options);
 
   // From now on packets with this number and the generation returned are taken; 0: there is no room. A number that is
   // open already is refused. Generations never come again, not even in another life of the process.
@@ -65,7 +64,7 @@ class Inbox final : public PacketSink, public ResidueSource {
   void take(const Packet& packet) override;
   std::shared_ptr<Window> window(uint64_t transfer, uint64_t generation, int64_t bytes) override;
   void lost(std::span<const uint64_t> transfers, const std::string& why) override;
-  std::unique_ptr<Arrival> accept(const Tokens& tokens, int32_t first, int32_t tail, const Placement& to) override;
+  std::shared_ptr<Arrival> accept(const Tokens& tokens, int32_t first, int32_t tail) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -81,10 +80,8 @@ class Inbox final : public PacketSink, public ResidueSource {
   void expire();
 
   const Model& model_;
-  const Pools& pools_;
   const Mode mode_;
   const InboxOptions options_;
-  const ResidueLayout layout_;
   std::shared_ptr<Stage> stage_;  // of windows; null: there are none
   std::function<void()> changed_;
 

@@ -5,6 +5,8 @@
 #include "core/check.h"
 #include "reference/cpu_backend.h"
 #include "serving/engine.h"
+#include "serving/kept_residues.h"
+#include "serving/rank_backends.h"
 #include "serving/small_model.h"
 
 namespace hypic {
@@ -16,55 +18,23 @@ const Tokens kFirst = random_tokens(19, 1), kSecond = random_tokens(33, 2), kThi
              kQuestion = random_tokens(5, 4);
 const Mode kMode = mode_named("transition_rope_seam");
 constexpr int kLayers = 3;
-
-// The layers of residues as Engine::warm leaves them.
-class Kept final : public ResidueSink {
- public:
-  Kept(Backend& backend, const Pools& pools, const ResidueLayout& layout, const std::vector<Tokens>& segments)
-      : backend_(backend), pools_(pools) {
-    for (const Tokens& tokens : segments)
-      layers_.push_back(residue_layers(layout, kLayers, static_cast<int64_t>(tokens.size())));
-    bytes.resize(segments.size(), std::vector<std::vector<uint8_t>>(kLayers));
-    from_.resize(segments.size());
-    cached.resize(segments.size());
-  }
-  void begin(size_t index, const Placement& from, bool is_cached) override {
-    from_[index] = from;
-    cached[index] = is_cached;
-    for (int layer = 0; layer < kLayers && is_cached; ++layer) take(index, layer);
-  }
-  void after(int layer) override {
-    for (size_t i = 0; i < from_.size(); ++i)
-      if (!cached[i]) take(i, layer);
-  }
-  std::vector<std::vector<std::vector<uint8_t>>> bytes;  // by segment, layer
-  std::vector<bool> cached;
-
- private:
-  void take(size_t index, int layer) {
-    bytes[index][layer] = pack(backend_, pools_, layers_[index][layer], from_[index]);
-  }
-  Backend& backend_;
-  const Pools& pools_;
-  std::vector<std::vector<LayerSections>> layers_;
-  std::vector<Placement> from_;
-};
+// Tensor-parallel ones; of two both have the one KV head.
+constexpr int kRanks[] = {1, 2};
 
 struct Fixture {
-  explicit Fixture(InboxOptions options = {}, EngineOptions engine_options = {})
-      : backend(reference::make_cpu_backend()),
-        model(Model::random(*backend, small_spec(), 3)),
+  explicit Fixture(InboxOptions options = {}, EngineOptions engine_options = {}, int ranks = 1)
+      : backends(reference::make_cpu_ranks(ranks)),
+        model(Model::random(backends.all, small_spec(), 3)),
         engine(model, engine_options),
-        inbox(model, engine.pools(), kMode, options) {
+        inbox(model, kMode, options) {
     Engine other(model, {});
-    const ResidueLayout layout(model.spec(), backend->compute_dtype(), backend->state_dtype(), ResidueFormat::full);
-    Kept kept(*backend, other.pools(), layout, {kFirst, kSecond, kThird});
+    Kept kept(model, {kFirst, kSecond, kThird});
     other.warm({kFirst, kSecond, kThird}, kMode, {.sink = &kept});
     residues = kept.bytes;
-    Kept again(*backend, other.pools(), layout, {kFirst, kSecond, kThird});
+    Kept again(model, {kFirst, kSecond, kThird});
     other.warm({kFirst, kSecond, kThird}, kMode, {.sink = &again});
     EXPECT_EQ(again.bytes, residues);
-    EXPECT_EQ(again.cached, std::vector<bool>(3, true));
+    for (const Kept::Rank& rank : again.ranks) EXPECT_EQ(rank.cached, std::vector<bool>(3, true));
     expected = other.run({request()}, mode_named("full")).responses[0];
     reused = Engine(model, {}).run({request()}, kMode).responses[0];
     engine.receive_from(&inbox);
@@ -108,7 +78,7 @@ struct Fixture {
     ++closed;
   }
 
-  std::unique_ptr<Backend> backend;
+  RankBackends backends;
   Model model;
   Engine engine;
   Inbox inbox;
@@ -129,120 +99,135 @@ class At final : public LayerHooks {
 };
 
 TEST(Inbox, ResiduesOfAnotherEngineGiveTheSameAnswerAndComputeNothing) {
-  Fixture f;
-  const uint64_t one = f.inbox.open(11, kFirst), two = f.inbox.open(12, kSecond), three = f.inbox.open(13, kThird);
-  EXPECT_NE(one, 0u);
-  EXPECT_EQ(f.inbox.open(11, kThird), 0u);  // a number that is open
-  for (int layer = 0; layer < kLayers; ++layer) {
-    f.give(11, one, 0, layer);
-    f.give(12, two, 1, layer);
-    f.give(13, three, 2, layer);
+  for (const int ranks : kRanks) {
+    Fixture f({}, {}, ranks);
+    const uint64_t one = f.inbox.open(11, kFirst), two = f.inbox.open(12, kSecond), three = f.inbox.open(13, kThird);
+    EXPECT_NE(one, 0u);
+    EXPECT_EQ(f.inbox.open(11, kThird), 0u);  // a number that is open
+    for (int layer = 0; layer < kLayers; ++layer) {
+      f.give(11, one, 0, layer);
+      f.give(12, two, 1, layer);
+      f.give(13, three, 2, layer);
+    }
+    EXPECT_EQ(f.inbox.counters().complete, 3);
+    const RunResult got = f.engine.run({Fixture::request()}, kMode);
+    EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(got.counters.isolated, 0);
+    EXPECT_EQ(f.engine.restarts(), 0);
+    // They are in the cache now, as if they had been computed here.
+    for (const uint64_t transfer : {11, 12, 13}) f.close(transfer);
+    const RunResult again = f.engine.run({Fixture::request()}, kMode);
+    EXPECT_EQ(again.responses[0].tokens, f.reused.tokens);
+    EXPECT_EQ(again.counters.isolated, 0);
   }
-  EXPECT_EQ(f.inbox.counters().complete, 3);
-  const RunResult got = f.engine.run({Fixture::request()}, kMode);
-  EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
-  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-  EXPECT_EQ(got.counters.isolated, 0);
-  EXPECT_EQ(f.engine.restarts(), 0);
-  // They are in the cache now, as if they had been computed here.
-  for (const uint64_t transfer : {11, 12, 13}) f.close(transfer);
-  const RunResult again = f.engine.run({Fixture::request()}, kMode);
-  EXPECT_EQ(again.responses[0].tokens, f.reused.tokens);
-  EXPECT_EQ(again.counters.isolated, 0);
 }
 
 TEST(Inbox, TheForwardOverlapsWithWhatStillArrives) {
-  Fixture f;
-  const uint64_t generation = f.inbox.open(1, kSecond);
-  f.give(1, generation, 1, 0);
-  EXPECT_TRUE(f.inbox.begun(std::vector<uint64_t>{1}));
-  // Each layer comes only when the one before has begun.
-  At hooks([&](int layer) {
-    if (layer + 1 < kLayers) f.give(1, generation, 1, layer + 1);
-  });
-  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
-  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-  EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kThird.size()));
-  EXPECT_EQ(f.engine.restarts(), 0);
-  f.close(1);
+  for (const int ranks : kRanks) {
+    Fixture f({}, {}, ranks);
+    const uint64_t generation = f.inbox.open(1, kSecond);
+    f.give(1, generation, 1, 0);
+    EXPECT_TRUE(f.inbox.begun(std::vector<uint64_t>{1}));
+    // Each layer comes only when the one before has begun.
+    At hooks([&](int layer) {
+      if (layer + 1 < kLayers) f.give(1, generation, 1, layer + 1);
+    });
+    const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kThird.size()));
+    EXPECT_EQ(f.engine.restarts(), 0);
+    f.close(1);
+  }
 }
 
 TEST(Inbox, WhatDoesNotComeIsComputedWhereverItStops) {
-  for (int stops = 0; stops < kLayers; ++stops) {
-    for (const int32_t max_rows : {8192, 17}) {  // also where a prompt takes several forwards
-      SCOPED_TRACE(stops);
-      Fixture f({}, {.max_rows = max_rows});
-      const uint64_t second = f.inbox.open(1, kSecond), third = f.inbox.open(2, kThird);
-      for (int layer = 0; layer < stops; ++layer) f.give(1, second, 1, layer);
-      for (int layer = 0; layer < kLayers; ++layer) f.give(2, third, 2, layer);
-      f.inbox.fail(1, "its worker is gone");
-      const RunResult got = f.engine.run({Fixture::request()}, kMode);
-      EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-      EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
-      EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kSecond.size()));
-      f.close(1);
-      f.close(2);
+  for (const int ranks : kRanks) {
+    for (int stops = 0; stops < kLayers; ++stops) {
+      for (const int32_t max_rows : {8192, 17}) {  // also where a prompt takes several forwards
+        SCOPED_TRACE(stops);
+        Fixture f({}, {.max_rows = max_rows}, ranks);
+        const uint64_t second = f.inbox.open(1, kSecond), third = f.inbox.open(2, kThird);
+        for (int layer = 0; layer < stops; ++layer) f.give(1, second, 1, layer);
+        for (int layer = 0; layer < kLayers; ++layer) f.give(2, third, 2, layer);
+        f.inbox.fail(1, "its worker is gone");
+        const RunResult got = f.engine.run({Fixture::request()}, kMode);
+        EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+        EXPECT_EQ(got.responses[0].tokens, f.reused.tokens);
+        EXPECT_EQ(got.counters.isolated, static_cast<int64_t>(kFirst.size() + kSecond.size()));
+        f.close(1);
+        f.close(2);
+      }
     }
   }
 }
 
 TEST(Inbox, AForwardThatIsUnderWayBeginsAnew) {
-  for (int stops = 0; stops + 1 < kLayers; ++stops) {
-    Fixture f;
-    const uint64_t generation = f.inbox.open(1, kSecond);
-    for (int layer = 0; layer <= stops; ++layer) f.give(1, generation, 1, layer);
-    At hooks([&](int layer) {
-      if (layer == stops) f.inbox.lost(std::vector<uint64_t>{1}, "the connection broke");
-    });
-    const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
-    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-    EXPECT_EQ(f.engine.restarts(), 1);
-    EXPECT_EQ(f.inbox.counters().failed, 1);
-    f.close(1);
+  for (const int ranks : kRanks) {
+    for (int stops = 0; stops + 1 < kLayers; ++stops) {
+      Fixture f({}, {}, ranks);
+      const uint64_t generation = f.inbox.open(1, kSecond);
+      for (int layer = 0; layer <= stops; ++layer) f.give(1, generation, 1, layer);
+      At hooks([&](int layer) {
+        if (layer == stops) f.inbox.lost(std::vector<uint64_t>{1}, "the connection broke");
+      });
+      const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+      EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+      EXPECT_EQ(f.engine.restarts(), 1);
+      EXPECT_EQ(f.inbox.counters().failed, 1);
+      f.close(1);
+    }
   }
 }
 
 TEST(Inbox, FewStatesSufficeForWhatDoesNotCome) {
-  Fixture f({}, {.pools = {.state_slots = 2, .operator_slots = 3, .pages = 64, .page_size = 16}});
-  const uint64_t first = f.inbox.open(1, kFirst), second = f.inbox.open(2, kSecond), third = f.inbox.open(3, kThird);
-  f.give(1, first, 0, 0);
-  f.give(2, second, 1, 0);
-  f.give(3, third, 2, 0);
-  At hooks([&](int layer) {
-    if (layer == 0) f.inbox.lost(std::vector<uint64_t>{1, 2, 3}, "the connection broke");
-  });
-  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
-  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-  EXPECT_EQ(f.engine.restarts(), 1);
-  EXPECT_EQ(got.tables.size(), 3u);  // one build at a time, the last with the request
-  for (const uint64_t transfer : {1, 2, 3}) f.close(transfer);
+  for (const int ranks : kRanks) {
+    Fixture f({}, {.pools = {.state_slots = 2, .operator_slots = 3, .pages = 64, .page_size = 16}}, ranks);
+    const uint64_t first = f.inbox.open(1, kFirst), second = f.inbox.open(2, kSecond), third = f.inbox.open(3, kThird);
+    f.give(1, first, 0, 0);
+    f.give(2, second, 1, 0);
+    f.give(3, third, 2, 0);
+    At hooks([&](int layer) {
+      if (layer == 0) f.inbox.lost(std::vector<uint64_t>{1, 2, 3}, "the connection broke");
+    });
+    const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(f.engine.restarts(), 1);
+    EXPECT_EQ(got.tables.size(), 3u);  // one build at a time, the last with the request
+    for (const uint64_t transfer : {1, 2, 3}) f.close(transfer);
+  }
 }
 
 // The published code waits 600 s for a worker that died and then aborts the request.
 TEST(Inbox, PatienceEnds) {
-  for (const bool begins : {false, true}) {
-    Fixture f(begins ? InboxOptions{.patience = 20ms} : InboxOptions{.first_patience = 20ms, .patience = 1h});
-    const uint64_t generation = f.inbox.open(1, kSecond);
-    if (begins) f.give(1, generation, 1, 0);
-    const RunResult got = f.engine.run({Fixture::request()}, kMode);
-    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-    EXPECT_EQ(f.engine.restarts(), 1);
-    EXPECT_EQ(f.inbox.counters().failed, 1);
-    f.close(1);
+  for (const int ranks : kRanks) {
+    for (const bool begins : {false, true}) {
+      Fixture f(begins ? InboxOptions{.patience = 20ms} : InboxOptions{.first_patience = 20ms, .patience = 1h}, {},
+                ranks);
+      const uint64_t generation = f.inbox.open(1, kSecond);
+      if (begins) f.give(1, generation, 1, 0);
+      const RunResult got = f.engine.run({Fixture::request()}, kMode);
+      EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+      EXPECT_EQ(f.engine.restarts(), 1);
+      EXPECT_EQ(f.inbox.counters().failed, 1);
+      f.close(1);
+    }
   }
 }
 
 // Its request was cancelled, in the middle of a forward that others may share.
 TEST(Inbox, WhatIsClosedIsWaitedForNoLonger) {
-  Fixture f({.first_patience = 1h, .patience = 1h});
-  f.give(1, f.inbox.open(1, kSecond), 1, 0);
-  At hooks([&](int layer) {
-    if (layer == 0 && f.closed == 0) f.close(1);
-  });
-  const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
-  EXPECT_EQ(got.responses[0].logits, f.reused.logits);
-  EXPECT_EQ(f.engine.restarts(), 1);
-  EXPECT_EQ(f.inbox.counters().failed, 0);
+  for (const int ranks : kRanks) {
+    Fixture f({.first_patience = 1h, .patience = 1h}, {}, ranks);
+    f.give(1, f.inbox.open(1, kSecond), 1, 0);
+    At hooks([&](int layer) {
+      if (layer == 0 && f.closed == 0) f.close(1);
+    });
+    const RunResult got = f.engine.run({Fixture::request()}, kMode, {.hooks = &hooks});
+    EXPECT_EQ(got.responses[0].logits, f.reused.logits);
+    EXPECT_EQ(f.engine.restarts(), 1);
+    EXPECT_EQ(f.inbox.counters().failed, 0);
+  }
 }
 
 TEST(Inbox, LatePacketsFindNoPlace) {
@@ -354,7 +339,7 @@ TEST(Inbox, WhatLandsWronglyIsComputed) {
 TEST(Inbox, WindowsAreNobodyElsesWhileTheirSenderHasThem) {
   Fixture f({.device_bytes = 1});
   const int64_t bytes = f.bytes_of(1);
-  Inbox inbox(f.model, f.engine.pools(), kMode, {.device_bytes = 2 * bytes + 200});
+  Inbox inbox(f.model, kMode, {.device_bytes = 2 * bytes + 200});
   auto late = inbox.window(1, inbox.open(1, kSecond), bytes);
   ASSERT_TRUE(late);
   inbox.close(1);

@@ -67,6 +67,12 @@ std::vector<std::exception_ptr> RankThreads::run(const std::function<void(int)>&
   return std::move(errors_);
 }
 
+void Agreement::end() {
+  const std::lock_guard lock(mutex_);
+  answers_.clear();
+  asked_.assign(asked_.size(), 0);
+}
+
 std::exception_ptr cause(const std::vector<std::exception_ptr>& errors) {
   std::exception_ptr lost;
   for (const std::exception_ptr& error : errors) {

@@ -1,6 +1,7 @@
 // A thread for each rank of a tensor-parallel group but the first, which runs on the caller's.
 #pragma once
 
+#include <any>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -37,6 +38,30 @@ class RankThreads {
   int running_ = 0;  // of the others
   bool stopping_ = false;
   std::vector<std::thread> threads_;
+};
+
+// What the ranks must take alike although each asks at its own time, such as whether something has come from elsewhere.
+// They do the same things, so all ask the same questions in the same order: whoever comes first to one answers it for
+// all, and those that come meanwhile wait.
+class Agreement {
+ public:
+  explicit Agreement(size_t ranks) : asked_(ranks) {}
+
+  // Where an answer throws, it is that rank's error, and the next rank answers.
+  template <class Answer>
+  auto operator()(int rank, const Answer& answer) {
+    const std::lock_guard lock(mutex_);
+    const size_t question = asked_[rank]++;
+    if (question == answers_.size()) answers_.emplace_back(answer());
+    return std::any_cast<decltype(answer())>(answers_.at(question));
+  }
+  // Nobody asks any more, whatever befell one of them; what comes next begins anew.
+  void end();
+
+ private:
+  std::mutex mutex_;
+  std::vector<size_t> asked_;  // by rank: questions so far
+  std::vector<std::any> answers_;
 };
 
 // The error of a run that is the one to tell: the first that is not that another rank is lost. Null: there is none.

@@ -40,7 +40,7 @@ class FolderStore final : public ResidueStore {
 };
 
 // What a residue is stored under and as: a digest over all that follows, the name's own digest, then the layers end to
-// end, each as in residue_layers. `identity`: of model, dtypes and form.
+// end, as in StreamLayout. `identity`: of model, dtypes and form.
 std::string residue_name(const Sha256::Digest& identity, const Tokens& tokens, int32_t first, int32_t tail);
 inline constexpr int64_t kStoredHead = 64;
 std::vector<uint8_t> stored_residue(const std::string& name, std::span<const uint8_t> layers);

@@ -1,20 +1,16 @@
 #include "serving/residue_stream.h"
 
-#include "core/check.h"
+#include <utility>
 
 namespace hypic {
 
-const Model& of_one_rank(const Model& model) {
-  require(model.spec().ranks == 1, "residues travel whole between workers, and of this model each of ",
-          model.spec().ranks, " tensor-parallel ranks has a part: a worker takes one rank");
-  return model;
-}
-
-std::vector<LayerSections> residue_layers(const ResidueLayout& layout, int layer_count, int64_t tokens) {
-  std::vector<LayerSections> layers(layer_count);
+StreamLayout::StreamLayout(const Model& model, int64_t tokens)
+    : ranks_(model.spec().ranks), sections_(model.spec().layer_count()) {
+  const Backend& backend = model.backend();
+  const ResidueLayout layout(model.spec(), backend.compute_dtype(), backend.state_dtype(), ResidueFormat::full);
   for (const Part part : {Part::kv, Part::op})
-    for (Section& section : layout.sections(part, tokens)) layers.at(section.layer).push_back(std::move(section));
-  return layers;
+    for (Section& section : layout.sections(part, tokens)) sections_.at(section.layer).push_back(std::move(section));
+  for (const LayerSections& layer : sections_) begins_.push_back(begins_.back() + ranks_ * bytes_of(layer));
 }
 
 }  // namespace hypic

@@ -9,6 +9,13 @@
 namespace hypic {
 namespace {
 
+using Events = std::vector<std::shared_ptr<Event>>;
+
+void wait_for(const Events& events) {
+  for (const auto& event : events)
+    if (event) event->wait();
+}
+
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
@@ -27,8 +34,7 @@ struct ScatterWorker::Group {
   struct One {
     std::vector<Waiting> wanted;
     int64_t tokens = 0;
-    std::vector<LayerSections> layers, device_form;
-    std::vector<int64_t> begins;      // by layer, and the end
+    StreamLayout layout;              // of staging memory
     HostArena::Range staging;         // until the group is sent and kept; empty: no packets are made of it
     ByteArena::Range device_staging;  // of what goes to windows; empty: nothing does
     bool cached = false;
@@ -45,70 +51,94 @@ struct ScatterWorker::Sending {
   std::shared_ptr<Group> group;
   size_t segment;  // kAll: all that are computed
   size_t first, last;
-  std::shared_ptr<Event> copied;  // null: they are
-  std::string error;              // in place of the bytes
+  Events copied;      // of each rank; null: its part is
+  std::string error;  // in place of the bytes
 
   static constexpr size_t kAll = ~size_t{0};
 };
 
+// What all ranks have taken their parts of is sent.
 class ScatterWorker::Sink final : public ResidueSink {
  public:
   // `which`: of the group, by the engine's count.
   Sink(ScatterWorker& worker, std::shared_ptr<Group> group, const std::vector<size_t>& which)
-      : worker_(worker), group_(std::move(group)), which_(which) {
-    placements_.resize(group_->ones.size());
+      : worker_(worker), group_(std::move(group)), which_(which), ranks_(worker_.model_.spec().ranks) {
+    for (Rank& rank : ranks_) rank.ones.resize(group_->ones.size());
   }
 
-  void begin(size_t asked, const Placement& from, bool cached) override {
+  void begin(const RankPools& at, size_t asked, const Placement& from, bool cached) override {
     const size_t index = which_[asked];
     Group::One& one = group_->ones[index];
-    placements_[index] = from;
-    one.cached = cached;
-    if (!cached) {
-      group_->rows += one.tokens;
-      return;
+    ranks_[at.rank].ones[index] = {from, cached};
+    if (at.rank == 0) {
+      one.cached = cached;
+      if (!cached) group_->rows += one.tokens;
     }
-    for (size_t layer = 0; layer < one.layers.size(); ++layer) take(index, layer);
-    push(index, 0, one.layers.size());
+    if (!cached) return;
+    for (size_t layer = 0; layer < one.layout.layers(); ++layer) take(at, index, layer);
+    push(at, index, 0, one.layout.layers());
   }
-  void after(int layer) override {
+  void after(const RankPools& at, int layer) override {
     for (const size_t i : which_)
-      if (!group_->ones[i].cached) take(i, layer);
-    push(Sending::kAll, layer, layer + 1);
+      if (!ranks_[at.rank].ones[i].cached) take(at, i, layer);
+    push(at, Sending::kAll, layer, layer + 1);
+  }
+
+  // By rank, when all that was taken is in staging memory. While the engine does nothing.
+  Events copied() const {
+    Events events;
+    for (const Rank& rank : ranks_) events.push_back(rank.copied);
+    return events;
   }
 
  private:
-  void take(size_t index, size_t layer) {
+  struct Rank {
+    struct One {
+      Placement from;
+      bool cached = false;
+    };
+    std::vector<One> ones;  // by segment
+    size_t pushed = 0;
+    std::shared_ptr<Event> copied;  // all so far; null: they are
+  };
+
+  void take(const RankPools& at, size_t index, size_t layer) {
     const Group::One& one = group_->ones[index];
-    Backend& backend = worker_.model_.backend();
-    const Pools& pools = worker_.engine_.pools();
-    if (one.staging)
-      enqueue_download(backend, pools, one.layers[layer], placements_[index], one.staging.data() + one.begins[layer]);
-    if (one.device_staging)
-      enqueue_gather(backend, pools, one.layers[layer], placements_[index],
-                     one.device_staging.data() + one.begins[layer]);
+    const LayerSections& sections = one.layout.sections(layer);
+    const Placement& from = ranks_[at.rank].ones[index].from;
+    const int64_t begin = one.layout.part_begin(layer, at.rank);
+    if (one.staging) enqueue_download(at.backend, at.pools, sections, from, one.staging.data() + begin);
+    if (one.device_staging) enqueue_gather(at.backend, at.pools, sections, from, one.device_staging.data() + begin);
   }
-  void push(size_t segment, size_t first, size_t last) {
-    std::shared_ptr<Event> copied = worker_.model_.backend().record();
+  // The ranks push the same in the same order.
+  void push(const RankPools& at, size_t segment, size_t first, size_t last) {
+    Rank& rank = ranks_[at.rank];
+    rank.copied = at.backend.record();
     const std::scoped_lock lock(worker_.mutex_);
-    worker_.sendings_.push_back({group_, segment, first, last, std::move(copied), {}});
+    if (rank.pushed == pushed_.size()) pushed_.push_back({group_, segment, first, last, {}, {}});
+    Sending& sending = pushed_[rank.pushed++];
+    HYPIC_CHECK(sending.segment == segment && sending.first == first, "rank ", at.rank, " has other residues");
+    sending.copied.push_back(rank.copied);
+    if (sending.copied.size() < ranks_.size()) return;
+    worker_.sendings_.push_back(std::move(sending));
     worker_.changed_.notify_all();
   }
 
   ScatterWorker& worker_;
   const std::shared_ptr<Group> group_;
   const std::vector<size_t>& which_;
-  std::vector<Placement> placements_;
+  std::vector<Rank> ranks_;      // each its own
+  std::vector<Sending> pushed_;  // by some rank; with the worker's lock
 };
 
 ScatterWorker::ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options)
     : engine_(engine),
-      model_(of_one_rank(model)),
+      model_(model),
       transports_(transports),
       options_(options),
-      layout_(model.spec(), model.backend().compute_dtype(), model.backend().state_dtype(), ResidueFormat::full),
       staging_(model.backend(), options.staging_bytes),
-      device_memory_(options.device_bytes > 0 ? model.backend().share(options.device_bytes) : nullptr),
+      device_memory_(options.device_bytes > 0 && model.spec().ranks == 1 ? model.backend().share(options.device_bytes)
+                                                                         : nullptr),
       device_staging_(device_memory_ ? std::make_unique<ByteArena>(device_memory_->data(), device_memory_->size())
                                      : nullptr),
       copies_(device_memory_ ? model.backend().copies() : nullptr),
@@ -206,7 +236,7 @@ void ScatterWorker::compute() {
       alone->ones.emplace_back().wanted.push_back(one);
       const std::scoped_lock lock(mutex_);
       sendings_.push_back(
-          {std::move(alone), 0, 0, 0, nullptr, stop ? "the worker ends" : "its time was over before its turn came"});
+          {std::move(alone), 0, 0, 0, {}, stop ? "the worker ends" : "its time was over before its turn came"});
       changed_.notify_all();
     }
     if (stop) return;
@@ -222,9 +252,7 @@ void ScatterWorker::run(std::shared_ptr<Group> group) {
       error = str("a segment of ", one.tokens, " tokens leaves no residue in this model and mode");
       break;
     }
-    one.layers = residue_layers(layout_, model_.spec().layer_count(), one.tokens);
-    one.begins = {0};
-    for (const LayerSections& layer : one.layers) one.begins.push_back(one.begins.back() + bytes_of(layer));
+    one.layout = StreamLayout(model_, one.tokens);
   }
   if (error.empty() && copies_) ask_for_windows(*group);
   for (size_t i = 0; i < group->ones.size() && error.empty(); ++i) {
@@ -232,15 +260,15 @@ void ScatterWorker::run(std::shared_ptr<Group> group) {
     const auto has_window = [](const Waiting& waiting) { return waiting.window != nullptr; };
     const bool windows = std::any_of(one.wanted.begin(), one.wanted.end(), has_window);
     const bool packets = options_.store || !std::all_of(one.wanted.begin(), one.wanted.end(), has_window);
-    if (packets && one.begins.back() > options_.staging_bytes) {
-      error = str("a residue of ", one.begins.back(), " bytes does not fit the ", options_.staging_bytes,
+    if (packets && one.layout.bytes() > options_.staging_bytes) {
+      error = str("a residue of ", one.layout.bytes(), " bytes does not fit the ", options_.staging_bytes,
                   " bytes for those on their way");
       break;
     }
     const auto staged = [&] {
-      if (packets && !one.staging) one.staging = staging_.take(one.begins.back(), HostArena::End::lower);
+      if (packets && !one.staging) one.staging = staging_.take(one.layout.bytes(), HostArena::End::lower);
       if (windows && !one.device_staging)
-        one.device_staging = device_staging_->take(one.begins.back(), ByteArena::End::lower);
+        one.device_staging = device_staging_->take(one.layout.bytes(), ByteArena::End::lower);
       return (!packets || one.staging) && (!windows || one.device_staging);
     };
     while (!staged()) {
@@ -259,27 +287,29 @@ void ScatterWorker::run(std::shared_ptr<Group> group) {
     }
   }
   group->start = Clock::now();
+  std::vector<size_t> which;  // are computed, or cached
+  Sink sink(*this, group, which);
   if (error.empty()) {
     try {
       // Those in the store need no forward.
       std::vector<Tokens> asked;
-      std::vector<size_t> which;
       for (size_t i = 0; i < group->ones.size(); ++i)
         if (!fetch(group, i)) {
           asked.push_back(group->segments[i]);
           which.push_back(i);
         }
-      Sink sink(*this, group, which);
       if (!asked.empty()) engine_.warm(asked, options_.mode, {.sink = &sink});
+      // Where a rank fails in the next forward, sums of this one that still ran would end as well, and say nothing.
+      if (options_.store || model_.spec().ranks > 1) wait_for(sink.copied());
       for (const size_t i : which)
-        if (!group->ones[i].cached) keep(group, i);
+        if (options_.store && !group->ones[i].cached) keep(*group, i);
       return;
     } catch (const std::exception& failed) {
       error = failed.what();
     }
   }
   const std::scoped_lock lock(mutex_);
-  for (size_t i = 0; i < group->ones.size(); ++i) sendings_.push_back({group, i, 0, 0, nullptr, error});
+  for (size_t i = 0; i < group->ones.size(); ++i) sendings_.push_back({group, i, 0, 0, sink.copied(), error});
   changed_.notify_all();
 }
 
@@ -290,8 +320,8 @@ void ScatterWorker::ask_for_windows(Group& group) {
     for (Waiting& waiting : one.wanted) {
       const PrefillJob& job = waiting.job->wanted;
       const PrefillJob::Segment& segment = job.segments[waiting.segment];
-      if (!waiting.window && one.begins.back() <= options_.device_bytes)
-        asked[job.destination].push_back({&waiting, {segment.transfer, segment.generation, one.begins.back()}});
+      if (!waiting.window && one.layout.bytes() <= options_.device_bytes)
+        asked[job.destination].push_back({&waiting, {segment.transfer, segment.generation, one.layout.bytes()}});
     }
   for (const auto& [destination, waiting] : asked) {
     std::vector<Transport::Wanted> wanted;
@@ -311,30 +341,28 @@ bool ScatterWorker::fetch(const std::shared_ptr<Group>& group, size_t index) {
   if (!options_.store || engine_.cache().has_residue(tokens, mode.operator_first(), mode.tail)) return false;
   const std::string name = residue_name(options_.identity, tokens, mode.operator_first(), mode.tail);
   Group::One& one = group->ones[index];
-  const auto value = options_.store->get(name, kStoredHead + one.begins.back());
+  const auto value = options_.store->get(name, kStoredHead + one.layout.bytes());
   if (!value) {
     if (const std::string error = options_.store->error(); !error.empty() && options_.say) options_.say(error);
     return false;
   }
   const std::span<const uint8_t> layers = layers_of(name, *value);
-  if (static_cast<int64_t>(layers.size()) != one.begins.back()) return false;
+  if (static_cast<int64_t>(layers.size()) != one.layout.bytes()) return false;
   std::copy(layers.begin(), layers.end(), one.staging.data());
   one.cached = true;
   for (Waiting& waiting : one.wanted) waiting.window.reset();
   ++fetched_;
   const std::scoped_lock lock(mutex_);
-  sendings_.push_back({group, index, 0, one.layers.size(), nullptr, {}});
+  sendings_.push_back({group, index, 0, one.layout.layers(), {}, {}});
   changed_.notify_all();
   return true;
 }
 
-void ScatterWorker::keep(const std::shared_ptr<Group>& group, size_t index) {
-  if (!options_.store) return;
+void ScatterWorker::keep(const Group& group, size_t index) {
   const Mode& mode = options_.mode;
-  const std::string name = residue_name(options_.identity, group->segments[index], mode.operator_first(), mode.tail);
-  const Group::One& one = group->ones[index];
-  if (const auto event = model_.backend().record()) event->wait();
-  options_.store->put(name, stored_residue(name, {one.staging.data(), static_cast<size_t>(one.begins.back())}));
+  const std::string name = residue_name(options_.identity, group.segments[index], mode.operator_first(), mode.tail);
+  const Group::One& one = group.ones[index];
+  options_.store->put(name, stored_residue(name, {one.staging.data(), static_cast<size_t>(one.layout.bytes())}));
   if (std::string error = options_.store->error(); error.empty())
     ++kept_;
   else if (options_.say)
@@ -382,11 +410,11 @@ void ScatterWorker::send(const Sending& sending) {
   };
   const auto layers = [&](const Group::One& one, auto&& visit) {
     for (size_t layer = sending.first; layer < sending.last; ++layer)
-      if (const int64_t begin = one.begins[layer], size = one.begins[layer + 1] - begin; size > 0)
-        visit(static_cast<int32_t>(layer), begin, size);
+      if (const int64_t size = one.layout.size(layer); size > 0)
+        visit(static_cast<int32_t>(layer), one.layout.begin(layer), size);
   };
   std::string error = sending.error;
-  const bool ends = !error.empty() || sending.last == group.ones[first].layers.size();
+  const bool ends = !error.empty() || sending.last == group.ones[first].layout.layers();
   bool windows = false, packets = false;
   each([&](const Group::One&, const Waiting& waiting, Transport&, const Packet&) {
     (waiting.window ? windows : packets) = true;
@@ -396,7 +424,8 @@ void ScatterWorker::send(const Sending& sending) {
   std::map<std::pair<const Waiting*, int32_t>, size_t> which;
   try {
     if (windows && error.empty()) {
-      if (sending.copied) copies_->wait_for(*sending.copied);
+      for (const auto& copied : sending.copied)
+        if (copied) copies_->wait_for(*copied);
       each([&](const Group::One& one, const Waiting& waiting, Transport&, const Packet&) {
         if (!waiting.window) return;
         layers(one, [&](int32_t layer, int64_t begin, int64_t size) {
@@ -419,7 +448,7 @@ void ScatterWorker::send(const Sending& sending) {
         });
       });
     }
-    if (sending.copied && (packets || ends)) sending.copied->wait();
+    if (packets || ends) wait_for(sending.copied);
     group.computed = Clock::now();  // the last layer's stays
     if (!sent.empty()) sums = copies_->checksums(sent);
   } catch (const std::exception& failed) {
@@ -466,8 +495,8 @@ void ScatterWorker::send(const Sending& sending) {
   for (size_t i = first; i < last; ++i) {
     Group::One& one = group.ones[i];
     if (!concerns(one)) continue;
-    one.sent = error.empty() ? sending.last : one.layers.size();
-    if (error.empty() && one.sent < one.layers.size()) continue;
+    one.sent = error.empty() ? sending.last : one.layout.layers();
+    if (error.empty() && one.sent < one.layout.layers()) continue;
     const auto wanted = std::exchange(one.wanted, {});
     for (const Waiting& waiting : wanted) {
       Job& job = *waiting.job;

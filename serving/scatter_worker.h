@@ -26,8 +26,8 @@ struct ScatterOptions {
   Mode mode;
   int64_t rows = 8192;                       // of segments computed together; one alone may have more
   int64_t staging_bytes = int64_t{1} << 30;  // of host memory for residues on their way
-  // Of the device's memory for those that go device to device, where a receiver gives windows; 0, or a backend that
-  // shares none: all go through host memory.
+  // Of the device's memory for those that go device to device, where a receiver gives windows; 0, a backend that shares
+  // none, or several tensor-parallel ranks: all go through host memory.
   int64_t device_bytes = 0;
   int64_t max_waiting = 4096;                // segments; more are turned away
   // Where segments that are not cached are looked for before they are computed, and go once they were; null: nowhere.
@@ -64,7 +64,7 @@ struct PrefillReport {
 class ScatterWorker {
  public:
   // Starts two threads, one that computes and one that sends. The engine is this worker's alone until its end.
-  // OutOfMemory: the device has not as much. Error: a tensor-parallel group.
+  // OutOfMemory: the device has not as much.
   ScatterWorker(Engine& engine, const Model& model, Transports& transports, const ScatterOptions& options);
   // What waits is answered with an error; what is being computed is sent.
   ~ScatterWorker();
@@ -88,7 +88,7 @@ class ScatterWorker {
   void run(std::shared_ptr<Group> group);
   void ask_for_windows(Group& group);
   bool fetch(const std::shared_ptr<Group>& group, size_t index);
-  void keep(const std::shared_ptr<Group>& group, size_t index);
+  void keep(const Group& group, size_t index);
   void send();
   void send(const Sending& sending);
 
@@ -96,7 +96,6 @@ class ScatterWorker {
   const Model& model_;
   Transports& transports_;
   const ScatterOptions options_;
-  const ResidueLayout layout_;
   HostArena staging_;
   // Residues on the device, and their copies from there to windows, which only the sending thread makes; null: none.
   const std::unique_ptr<SharedMemory> device_memory_;

@@ -25,7 +25,7 @@ std::string digest_of(const std::string& text) { return hex(Sha256().add(text).d
 }  // namespace
 
 Sha256::Digest WorkerIdentity::digest() const {
-  return Sha256().add(weights).add(config).add(backend).add(numerics).add(mode).digest();
+  return Sha256().add(weights).add(config).add(backend).add(ranks).add(numerics).add(mode).digest();
 }
 
 WorkerIdentity identity_of(const std::string& source, const Model& model, const Mode& mode, const std::string& key) {
@@ -36,6 +36,7 @@ WorkerIdentity identity_of(const std::string& source, const Model& model, const 
           .config = digest_of(spec.config),
           .backend =
               str(backend.name(), " (", name_of(backend.compute_dtype()), ", ", name_of(backend.state_dtype()), ")"),
+          .ranks = std::to_string(spec.ranks),
           .numerics = std::to_string(kResidueNumerics),
           .mode = mode.name,
           .key = key.empty() ? "none" : hex(hmac_sha256(key, {})).substr(0, kDigits)};
@@ -66,6 +67,7 @@ std::string difference(const WorkerIdentity& ours, const WorkerIdentity& theirs)
     return differ("the version of residues, so one runs another version of hypic", ours.numerics, theirs.numerics);
   if (!ours.backend.empty() && ours.backend != theirs.backend)
     return differ("--backend", ours.backend, theirs.backend);
+  if (!ours.ranks.empty() && ours.ranks != theirs.ranks) return differ("--tensor-parallel", ours.ranks, theirs.ranks);
   if (!ours.key.empty() && ours.key != theirs.key) return differ("--key-file", ours.key, theirs.key);
   if (!ours.weights.empty() && ours.weights != theirs.weights)
     return differ_in_digest("the weights of --model", ours.weights,

@@ -14,6 +14,7 @@ struct WorkerIdentity {
   std::string weights;   // SHA-256 of what the checkpoint holds, or of random:NAME:SEED, hex
   std::string config;    // that of config.json
   std::string backend;   // NAME (COMPUTE, STATE): its dtypes
+  std::string ranks;     // tensor-parallel ones
   std::string numerics;  // kResidueNumerics
   std::string mode;
   std::string key;  // what tells shared keys of packets apart without giving them away, or "none"

@@ -25,6 +25,10 @@ TEST(WorkerIdentity, SaysWhatDiffers) {
             "differs in --model: ours random:qwen3.5-tiny:7, theirs random:qwen3.5-tiny:0");
   EXPECT_EQ(difference(ours, identity_of("random:qwen3.5-tiny:7", Model::open(*wide, "random:qwen3.5-tiny:7"), mode)),
             "differs in --backend: ours cpu (float32, float32), theirs cpu64 (float64, float64)");
+  const auto group = reference::make_cpu_ranks(2);
+  Backend* const ranks[] = {group[0].get(), group[1].get()};
+  EXPECT_EQ(difference(ours, identity_of("random:qwen3.5-tiny:7", Model::open(ranks, "random:qwen3.5-tiny:7"), mode)),
+            "differs in --tensor-parallel: ours 1, theirs 2");
   const WorkerIdentity keyed =
       identity_of("random:qwen3.5-tiny:7", Model::open(*narrow, "random:qwen3.5-tiny:7"), mode, "a shared secret");
   EXPECT_EQ(difference(ours, keyed), "differs in --key-file: ours none, theirs " + keyed.key);
@@ -67,7 +71,7 @@ TEST(WorkerIdentity, DigestsHoldAllButTheName) {
   other.key = "another key";
   EXPECT_EQ(one.digest(), other.digest());
   for (std::string WorkerIdentity::*part : {&WorkerIdentity::weights, &WorkerIdentity::config, &WorkerIdentity::backend,
-                                            &WorkerIdentity::numerics, &WorkerIdentity::mode}) {
+                                            &WorkerIdentity::ranks, &WorkerIdentity::numerics, &WorkerIdentity::mode}) {
     other = one;
     other.*part += "x";
     EXPECT_NE(one.digest(), other.digest());

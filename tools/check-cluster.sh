@@ -1,12 +1,14 @@
 #!/bin/sh
 # Router and workers as processes: they answer as `hypic serve` does, also while workers are killed.
-#   sh tools/check-cluster.sh HYPIC [TRANSPORT [BACKEND]]          exit code 77: there is no curl
+#   sh tools/check-cluster.sh HYPIC [TRANSPORT [BACKEND [RANKS]]]          exit code 77: there is no curl
 # TRANSPORT: of the workers, tcp, ipc or nccl. BACKEND: cpu, or one of a GPU, which all share then; NCCL is told that
-# each is on a machine of its own, so that it goes from one to the other through sockets.
+# each is on a machine of its own, so that it goes from one to the other through sockets. RANKS: tensor-parallel ones of
+# each worker (1), all on the first GPU; residues of several go through host memory.
 set -u
-hypic=$1 transport=${2:-tcp} backend=${3:-cpu}
+hypic=$1 transport=${2:-tcp} backend=${3:-cpu} ranks=${4:-1}
 model=datasets/models/tiny-qwen3.5
 command -v curl >/dev/null || { echo "SKIP: no curl"; exit 77; }
+shared="--tensor-parallel $ranks --devices $(yes 0 | head -n "$ranks" | paste -sd, -)"
 out=$(mktemp -d)
 status=0
 pids=""
@@ -16,8 +18,8 @@ complain() { echo "$*" >&2; status=1; }
 # start NAME ARGUMENTS...: a process in the background, and the address that it says it is on, in $address.
 start() {
   case $2 in
-    worker) set -- "$@" --transport "$transport" --backend "$backend" ;;
-    serve) set -- "$@" --backend "$backend" ;;
+    worker) set -- "$@" --transport "$transport" --backend "$backend" $shared ;;
+    serve) set -- "$@" --backend "$backend" $shared ;;
   esac
   name=$1; shift
   rm -f "$out/$name.out"  # of an earlier process of this name
@@ -85,9 +87,17 @@ same 1
 curl -s "http://$router/metrics" | grep -q ^hypic_cache_ && complain "the router counts a cache that it does not have"
 [ "$(count scatter)" -gt 0 ] || complain "the workers computed no segments"
 [ "$(count combine_after_failure)" = 0 ] || complain "not all segments arrived"
-# by_device NAMES: residues of these workers do not go through host memory; a link is made beside the first ones.
+# by_device NAMES: residues of these workers do not go through host memory; a link is made beside the first ones. Those of
+# several ranks do, which is said.
 by_device() {
   [ $transport = tcp ] && return
+  if [ "$ranks" -gt 1 ]; then
+    for name in "$@"; do
+      grep -q "with --tensor-parallel $ranks residues go through host memory" "$out/$name.err" ||
+        complain "$name does not say which way residues go: $(cat "$out/$name.err")"
+    done
+    return
+  fi
   for i in $(seq 100); do
     for name in "$@"; do grep -q 'from device to device' "$out/$name.err" && return; done
     [ $transport = nccl ] || break

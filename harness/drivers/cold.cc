@@ -39,17 +39,16 @@ struct Settings {
   bool tcp = false;
   bool windows = false;     // residues go from device to device
   bool one_device = false;  // all workers
+  int64_t ranks = 1;        // tensor-parallel ones of each worker
   int64_t most() const { return *std::max_element(workers.begin(), workers.end()); }
 };
 
-// A worker's backend, weights and engine.
+// A worker's weights and engine.
 struct Machine {
-  Machine(const Settings& settings, const std::string& path, int device, const PoolSizes& pools)
-      : backend(make_backend(settings.model.backend, device)),
-        model(Model::open(*backend, path)),
-        engine(model, {.pools = pools, .max_rows = static_cast<int32_t>(settings.rows)}) {}
-  std::unique_ptr<Backend> backend;
-  Model model;
+  Machine(const ModelChoice& choice, int64_t rows, const PoolSizes& pools)
+      : open(choice), engine(model, {.pools = pools, .max_rows = static_cast<int32_t>(rows)}) {}
+  const OpenModel open;
+  const Model& model = open.model();
   Engine engine;
 };
 
@@ -119,6 +118,7 @@ class ColdRun {
       settings_.policies.push_back(policy_named(policy));
     const std::string transport = parameters.text("transport", "in_process");
     const std::string devices = parameters.text("devices", "each");
+    settings_.ranks = parameters.integer("tensor_parallel", 1, 1, kMostRanks);
     parameters.refuse_others();
     require(devices == "each" || devices == "one", where, ".parameters.devices: must be each or one, is \"", devices,
             "\"");
@@ -126,12 +126,13 @@ class ColdRun {
     require(transport == "in_process" || transport == "in_process_host" || transport == "tcp", where,
             ".parameters.transport: must be in_process, in_process_host or tcp, is \"", transport, "\"");
     settings_.tcp = transport == "tcp";
-    settings_.windows = transport == "in_process";
+    settings_.windows = transport == "in_process" && settings_.ranks == 1;
     require(settings_.mode.reuse == Reuse::segments, where, ".parameters.mode: must reuse segments, is ",
             settings_.mode.name);
     require(!settings_.workers.empty() && settings_.workers.front() == 1, where,
             ".parameters.workers: must begin with 1, which the others are compared with");
     const ModelSpec spec = spec_of(settings_.model.model);
+    part_of(spec, 0, static_cast<int>(settings_.ranks));
     for (size_t i = 0; i < settings_.lengths.size(); ++i)
       request_.segments.push_back(random_tokens(settings_.lengths[i], spec.vocabulary, i + 1));
     request_.segments.push_back(random_tokens(settings_.question, spec.vocabulary, settings_.lengths.size() + 1));
@@ -147,17 +148,19 @@ class ColdRun {
     if (gpu) {
       std::string why;
       const auto found = static_cast<int64_t>(gpus(&why).size());
-      const int64_t needed = apart ? settings_.most() : 1;
+      const int64_t needed = apart ? settings_.most() * settings_.ranks : 1;
       if (found < needed) {
         result.verdict = Verdict::skip;
         result.why = str(needed, " GPUs are needed, ", found, " found", why.empty() ? "" : ": " + why);
         return result;
       }
     }
-    const std::string path = settings_.model.model;
     for (int64_t i = 0; i < settings_.most(); ++i) {
       progress(0, str("worker ", i + 1));
-      machines_.push_back(std::make_unique<Machine>(settings_, path, apart ? static_cast<int>(i) : 0, pools()));
+      ModelChoice choice = settings_.model;
+      for (int64_t rank = 0; rank < settings_.ranks; ++rank)
+        choice.devices.push_back(apart ? static_cast<int>(i * settings_.ranks + rank) : 0);
+      machines_.push_back(std::make_unique<Machine>(choice, settings_.rows, pools()));
     }
     machines_[0]->engine.enter_thread();
     expected_ = machines_[0]->engine.run({request_}, settings_.mode).responses[0].tokens;
@@ -203,10 +206,6 @@ class ColdRun {
     pools.pages = (total_tokens() + n * seams) / pools.page_size + 2 * n + 4;
     return pools;
   }
-  ResidueLayout layout() const {
-    const Backend& backend = *machines_[0]->backend;
-    return {machines_[0]->model.spec(), backend.compute_dtype(), backend.state_dtype(), ResidueFormat::full};
-  }
   // What all residues together take on a device; 0: they do not go there directly.
   int64_t window_bytes() const {
     double bytes = 0;
@@ -218,13 +217,13 @@ class ColdRun {
     return {.mode = settings_.mode, .rows = settings_.rows, .device_bytes = std::min(window_bytes(), kMost)};
   }
   double bytes_of_residue(int64_t tokens) const {
-    return static_cast<double>(layout().bytes(Part::op, tokens).total() + layout().bytes(Part::kv, tokens).total());
+    return static_cast<double>(StreamLayout(machines_[0]->model, tokens).bytes());
   }
 
   // What one worker costs: forwards of one, two, four … of the segments, sent to nobody; residues put into place.
   void calibrate() {
     Machine& machine = *machines_[0];
-    Nowhere nowhere(settings_.windows ? machines_.back()->backend->share(window_bytes()) : nullptr);
+    Nowhere nowhere(settings_.windows ? machines_.back()->model.backend().share(window_bytes()) : nullptr);
     InProcessTransports local;
     TcpTransports tcp;
     std::optional<TcpReceiver> receiver;
@@ -294,27 +293,29 @@ class ColdRun {
     return *report;
   }
 
-  // A residue, from where it arrives, into slots of pools of its own.
+  // A residue, of one rank its part, from where it arrives, into slots of pools of its own.
   void place() {
     Machine& machine = *machines_[0];
+    Backend& backend = machine.model.backend();
     const int64_t tokens = *std::max_element(settings_.lengths.begin(), settings_.lengths.end());
     const PoolSizes sizes{.state_slots = 1, .operator_slots = 1, .pages = tokens / 16 + 1};
-    const Pools pools(*machine.backend, machine.model.spec(), sizes);
+    const Pools pools(backend, machine.model.spec(), sizes);
     Placement to{.slot = 0};
     for (int32_t page = 0; page < sizes.pages; ++page) to.pages.push_back(page);
-    const std::unique_ptr<SharedMemory> window = settings_.windows ? machine.backend->share(window_bytes()) : nullptr;
+    const std::unique_ptr<SharedMemory> window = settings_.windows ? backend.share(window_bytes()) : nullptr;
+    const StreamLayout layout(machine.model, tokens);
     std::vector<double> times;
     for (int repeat = 0; repeat < 5; ++repeat) {
       const auto start = Clock::now();
-      for (const LayerSections& layer : residue_layers(layout(), machine.model.spec().layer_count(), tokens)) {
+      for (size_t layer = 0; layer < layout.layers(); ++layer) {
         if (window) {
-          enqueue_scatter(*machine.backend, pools, layer, window->data(), to);
+          enqueue_scatter(backend, pools, layout.sections(layer), window->data(), to);
           continue;
         }
-        const std::vector<uint8_t> bytes(bytes_of(layer));
-        unpack(*machine.backend, pools, layer, bytes, to);
+        const std::vector<uint8_t> bytes(layout.part_size(layer));
+        unpack(backend, pools, layout.sections(layer), bytes, to);
       }
-      if (const auto event = machine.backend->record()) event->wait();
+      if (const auto event = backend.record()) event->wait();
       times.push_back(seconds(Clock::now() - start));
     }
     costs_.receive_byte = median(times) / bytes_of_residue(tokens);
@@ -499,14 +500,15 @@ class ColdRun {
     result.tables = {std::move(measured), std::move(simulated)};
     result.charts = {std::move(chart)};
     const auto [least, most] = std::minmax_element(settings_.lengths.begin(), settings_.lengths.end());
-    result.note = str(machines_[0]->model.spec().name, " on ", settings_.model.backend, ": ", settings_.lengths.size(),
-                      " segments of ", *least, *least == *most ? "" : str(" to ", *most), " random tokens, ",
-                      settings_.question, " of question, all caches empty; medians of ", settings_.repeats,
-                      " after one more. Workers of one process, residues ",
-                      settings_.tcp       ? "over TCP from host memory to host memory"
-                      : settings_.windows ? "copied from device to device"
-                                          : "handed over in host memory",
-                      ". One worker combines and computes segments too.");
+    result.note =
+        str(machines_[0]->model.spec().name, " on ", settings_.model.backend, ": ", settings_.lengths.size(),
+            " segments of ", *least, *least == *most ? "" : str(" to ", *most), " random tokens, ", settings_.question,
+            " of question, all caches empty; medians of ", settings_.repeats, " after one more. Workers of one process",
+            settings_.ranks > 1 ? str(", ", settings_.ranks, " tensor-parallel ranks each") : "", ", residues ",
+            settings_.tcp       ? "over TCP from host memory to host memory"
+            : settings_.windows ? "copied from device to device"
+                                : "handed over in host memory",
+            ". One worker combines and computes segments too.");
     if (settings_.model.backend.starts_with("cuda") && settings_.one_device)
       result.note += " All workers are on one GPU: times and the simulation mean nothing, answers do.";
     if (!settings_.model.backend.starts_with("cuda"))
@@ -527,10 +529,11 @@ class ColdRun {
 // A prompt of which nothing is cached, on workers of this process, a GPU each where there are GPUs. Parameters: model
 // (random:qwen3.5-tiny), backend (cpu), mode (transition_rope_seam), segments (8) of tokens (64) or lengths (of each
 // segment), question (16), rows (8192, of a forward), workers ([1, 2], the first must be 1), policies ([lpt,
-// round_robin]), transport (in_process; or tcp), repeats (3). Values by cell .mWORKERS.POLICY: ttft, speedup (over one
-// worker), scatter (until the last other worker has computed), arrived (until the last residue was sent), simulated,
-// simulation_error (relative), failed (repeats whose token is another than one engine's or whose segments did not all
-// come), remote (segments that others sent); simulation_error_worst; simulated_speedup.mWORKERS.POLICY up to 64.
+// round_robin]), transport (in_process; or tcp), tensor_parallel (1, ranks of a worker, a GPU each), repeats (3).
+// Values by cell .mWORKERS.POLICY: ttft, speedup (over one worker), scatter (until the last other worker has computed),
+// arrived (until the last residue was sent), simulated, simulation_error (relative), failed (repeats whose token is
+// another than one engine's or whose segments did not all come), remote (segments that others sent);
+// simulation_error_worst; simulated_speedup.mWORKERS.POLICY up to 64.
 Work prepare_cold(const SuiteCase& suite_case, const std::string& where, const DriverContext& context) {
   const auto run = std::make_shared<ColdRun>(suite_case, where, context);
   return [run](const ProgressFn& progress) { return run->run(progress); };

@@ -22,7 +22,8 @@ double value(const Result& result, const std::string& tag) {
 
 // No time is asserted: only that each is there, and that the answer is one engine's.
 TEST(Cold, MeasuresAndSimulates) {
-  for (const std::string transport : {"in_process", "in_process_host", "tcp"}) {
+  for (const auto& [transport, ranks] :
+       {std::pair<std::string, int>("in_process", 1), {"in_process_host", 1}, {"tcp", 1}, {"in_process", 2}}) {
     SuiteCase c;
     c.name = "tiny";
     c.driver = "cold";
@@ -32,6 +33,7 @@ TEST(Cold, MeasuresAndSimulates) {
                     {"workers", {1, 3}},
                     {"repeats", 1},
                     {"transport", transport},
+                    {"tensor_parallel", ranks},
                     {"devices", "one"},
                     {"rows", 80}};
     const Result result = run(c);
@@ -44,7 +46,7 @@ TEST(Cold, MeasuresAndSimulates) {
       }
       EXPECT_EQ(value(result, str("remote.m1.", policy)), 0);
       EXPECT_GT(value(result, str("remote.m3.", policy)), 0);
-      EXPECT_EQ(value(result, str("through_host.m3.", policy)) == 0, transport == "in_process");
+      EXPECT_EQ(value(result, str("through_host.m3.", policy)) == 0, transport == "in_process" && ranks == 1);
       EXPECT_EQ(value(result, str("simulated_speedup.m1.", policy)), 1);
       EXPECT_GT(value(result, str("simulated_speedup.m64.", policy)), 0);
     }
@@ -59,6 +61,7 @@ TEST(Cold, WrongParametersAreSaid) {
                                    {"mode", "prefix"},
                                    {"transport", "pigeon"},
                                    {"devices", "none"},
+                                   {"tensor_parallel", 3},
                                    {"tokens", 1 << 20},
                                    {"color", 1}}) {
     SuiteCase c;

@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "harness/backends.h"
+#include "harness/cli/run_options.h"
 #include "harness/cli/serving_options.h"
 #include "harness/rpc/commands.h"
 #include "harness/rpc/tls_options.h"
@@ -21,6 +22,7 @@ namespace {
 
 struct Options {
   EngineChoice engine;
+  RankOptions ranks;
   TlsFiles tls;
   std::string role = "scatter", store, key_file, listen = str("127.0.0.1:", kControlPort), data = "127.0.0.1:0";
   int64_t waiting = 256, transfer_mib = 1024;
@@ -68,6 +70,7 @@ int work(Options& options) {
   const Tls tls = read_tls(options.tls);
   const std::string key = shared_key(options.key_file);
   EngineChoice& chosen = options.engine;
+  const std::vector<int> devices = options.ranks.chosen(chosen.backend);
   const std::string path = model_path(chosen.model);
   complete(chosen, spec_of(path));
   // Who is asked to scatter has been asked for good reason; whom the router sends a request may see it again.
@@ -80,15 +83,22 @@ int work(Options& options) {
     index.note(part, tokens, first, tail, here);
   };
   const auto milliseconds = [](double s) { return std::chrono::milliseconds(static_cast<int64_t>(s * 1000)); };
-  const std::unique_ptr<Backend> backend = make_backend(chosen.backend);
-  const std::unique_ptr<Links> links = options.transport == "nccl" ? make_links(chosen.backend) : nullptr;
-  const Model model = Model::open(*backend, path);
-  Engine engine(model, chosen.engine);
-  const bool ipc = options.transport == "ipc";
-  const int64_t device_bytes = ipc || links ? options.transfer_mib << 20 : 0;
   const auto say = [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; };
+  std::string transport = options.transport;
+  if (options.ranks.count > 1 && transport != "tcp") {
+    say(str("--transport ", transport, " is for workers of one rank: with --tensor-parallel ", options.ranks.count,
+            " residues go through host memory"));
+    transport = "tcp";
+  }
+  const std::unique_ptr<Links> links =
+      transport == "nccl" ? make_links(chosen.backend, devices.empty() ? 0 : devices[0]) : nullptr;
+  const OpenModel open({path, chosen.backend, devices});
+  const Model& model = open.model();
+  Engine engine(model, chosen.engine);
+  const bool ipc = transport == "ipc";
+  const int64_t device_bytes = ipc || links ? options.transfer_mib << 20 : 0;
   TcpTransports transports({.send_timeout = milliseconds(options.patience),
-                            .device = ipc ? backend.get() : nullptr,
+                            .device = ipc ? &open.backend() : nullptr,
                             .links = links.get(),
                             .link_patience = {.progress = milliseconds(options.patience)},
                             .key = key,
@@ -148,6 +158,7 @@ void add_worker(CLI::App& app, int& status) {
   command->add_option("--role", options->role, "scatter (default): computes and sends residues; combine: answers")
       ->check(CLI::IsMember({"scatter", "combine"}));
   add_engine_options(*command, options->engine);
+  add_rank_options(*command, options->ranks);
   command->add_option("--listen", options->listen, "HOST:PORT for routers, port 0: any (default 127.0.0.1:7001)");
   command->add_option("--data", options->data, "combine: HOST:PORT for residues, port 0: any (default 127.0.0.1:0)");
   command

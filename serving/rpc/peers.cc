@@ -50,6 +50,7 @@ WorkerIdentity identity_of(const pb::Identity& said) {
           .weights = said.weights(),
           .config = said.config(),
           .backend = said.backend(),
+          .ranks = said.ranks(),
           .numerics = said.numerics(),
           .mode = said.mode(),
           .key = said.key()};

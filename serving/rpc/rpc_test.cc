@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "reference/cpu_backend.h"
+#include "serving/rank_backends.h"
 #include "serving/rpc/peers.h"
 #include "serving/rpc/test_certificates.h"
 #include "serving/rpc/worker_server.h"
@@ -46,9 +47,9 @@ class Process {
     Tls tls;
     std::string key;
   };
-  explicit Process(Role role, int port = 0, const Mode& mode = kMode, const Guards& guards = {})
-      : backend_(reference::make_cpu_backend()),
-        model_(Model::open(*backend_, kModel)),
+  explicit Process(Role role, int port = 0, const Mode& mode = kMode, const Guards& guards = {}, int ranks = 1)
+      : backends_(reference::make_cpu_ranks(ranks)),
+        model_(Model::open(backends_.all, kModel)),
         engine_(model_, {.cache = {.on_change = [this](Part part, const Tokens& tokens, int32_t first, int32_t tail,
                                                        bool here) { index_.note(part, tokens, first, tail, here); }}}),
         transports_({.key = guards.key}) {
@@ -82,7 +83,7 @@ class Process {
 
  private:
   ResidueIndex index_{kMode};
-  std::unique_ptr<Backend> backend_;
+  RankBackends backends_;
   const Model model_;
   Engine engine_;
   Metrics metrics_;
@@ -178,14 +179,16 @@ TEST(Rpc, ProcessesAnswerAsOneEngineDoes) {
 TEST(Rpc, WorkersComeAndGo) {
   auto combine = std::make_unique<Process>(Role::combine);
   auto one = std::make_unique<Process>(Role::scatter);
-  Process other(Role::scatter, 0, mode_named("transition"));
+  Process other(Role::scatter, 0, mode_named("transition")), shared(Role::scatter, 0, kMode, {}, 2);
   const int port = one->port(), combine_port = combine->port();
   Door door({{Role::combine, combine->address()},
              {Role::scatter, one->address()},
              {Role::scatter, other.address()},
+             {Role::scatter, shared.address()},
              {Role::scatter, combine->address()}});  // which combines
   door.wait_for_up(2);
   door.wait_for_line(other.address() + ": down: differs in --mode: ours transition_rope_seam, theirs transition");
+  door.wait_for_line(shared.address() + ": down: differs in --tensor-parallel: ours 1, theirs 2");
   door.wait_for_line("is a worker of the role combine, not scatter");
   const Request request = cold_request(5, 2);
   const Tokens expected = alone(request);

@@ -86,6 +86,7 @@ class WorkerService final : public pb::Worker::Service {
         identity.set_weights(options_.identity.weights);
         identity.set_config(options_.identity.config);
         identity.set_backend(options_.identity.backend);
+        identity.set_ranks(options_.identity.ranks);
         identity.set_numerics(options_.identity.numerics);
         identity.set_mode(options_.identity.mode);
         identity.set_key(options_.identity.key);
