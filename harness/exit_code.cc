@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <new>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "reports/text.h"
@@ -34,6 +35,17 @@ int exit_code(const CLI::App& app, const char* program, const std::function<int(
     std::cerr << program << ": internal error, please report it: " << error.what() << "\n";
     return 3;
   }
+}
+
+void parse(CLI::App& app, int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    try {
+      static_cast<void>(nlohmann::json(argv[i]).dump());
+    } catch (const nlohmann::json::exception&) {
+      fail("argument ", i, " is no UTF-8: ", one_line(argv[i]));
+    }
+  }
+  app.parse(argc, argv);
 }
 
 }  // namespace hypic

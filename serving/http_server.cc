@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "serving/text_stream.h"
 
 namespace hypic {
@@ -147,6 +148,15 @@ struct HttpServer::Impl {
   ~Impl() {
     io.stop();
     for (std::thread& thread : threads) thread.join();
+    computing.join();
+    flushing.join();
+  }
+
+  // What takes long, or waits, without holding up the connections that this thread looks after.
+  template <class Work>
+  static asio::awaitable<std::invoke_result_t<Work>> beside(asio::thread_pool& pool, Work work) {
+    co_return co_await asio::co_spawn(
+        pool, [&work]() -> asio::awaitable<std::invoke_result_t<Work>> { co_return work(); }, asio::use_awaitable);
   }
 
   bool drain(std::chrono::milliseconds grace) {
@@ -256,6 +266,10 @@ struct HttpServer::Impl {
         co_await refuse(connection, ApiError(503, "too many large requests at once; try again later"));
         co_return;
       }
+      if (!failure && !parser.chunked() && parser.get().count(http::field::transfer_encoding) != 0) {
+        co_await refuse(connection, ApiError(501, "the only Transfer-Encoding understood is chunked"));
+        co_return;  // nobody knows where the request ends
+      }
       if (!failure && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
         http::response<http::empty_body> go_on(http::status::continue_, 11);
         co_await http::async_write(connection.stream, go_on, asio::redirect_error(asio::use_awaitable, failure));
@@ -347,11 +361,14 @@ struct HttpServer::Impl {
     try {
       if (chat || path == "/v1/completions") {
         check(request, http::verb::post, true);
-        const ApiRequest asked =
-            chat ? parse_chat(request.body(), options.api) : parse_completion(request.body(), options.api);
-        co_return co_await complete(connection, request, asked, chat) && keep;
+        co_return co_await complete(connection, request, chat) && keep;
       }
-      response = simple(request, path);
+      if (path == "/tokenize")
+        response = co_await beside(computing, [&] { return simple(request, path); });
+      else if (path == "/flush_cache")
+        response = co_await beside(flushing, [&] { return simple(request, path); });
+      else
+        response = simple(request, path);
     } catch (const ApiError& refused) {
       error = refused;
     } catch (const Error& refused) {
@@ -444,8 +461,7 @@ struct HttpServer::Impl {
 
   Request engine_request(const ApiRequest& asked) const {
     if (!asked.model.empty() && asked.model != options.model)
-      throw ApiError(404, str("the model ", asked.model.substr(0, 200), " is not served here; ", options.model, " is"),
-                     "model");
+      throw ApiError(404, str("the model ", shown(asked.model), " is not served here; ", options.model, " is"), "model");
     if (!asked.stop.empty() && !options.tokenizer)
       throw ApiError(400, "this model has no tokenizer: use stop_token_ids", "stop");
     Request request;
@@ -574,11 +590,14 @@ struct HttpServer::Impl {
     http::response<http::empty_body> head_;
   };
 
-  asio::awaitable<bool> complete(Connection& connection, const HttpRequest& request, const ApiRequest& wanted,
-                                 bool chat) {
+  asio::awaitable<bool> complete(Connection& connection, const HttpRequest& request, bool chat) {
     const auto deadline = Steady::now() + options.request_timeout;
     const bool keep = request.keep_alive() && !draining;
-    Request prompt = engine_request(wanted);
+    ApiRequest wanted;
+    Request prompt = co_await beside(computing, [&] {
+      wanted = chat ? parse_chat(request.body(), options.api) : parse_completion(request.body(), options.api);
+      return engine_request(wanted);
+    });
     Usage usage;
     for (const Tokens& segment : prompt.segments) usage.prompt += static_cast<int64_t>(segment.size());
     const Tokens stops = prompt.stop;
@@ -675,6 +694,7 @@ struct HttpServer::Impl {
   const ServerOptions options;
   const int64_t started = std::time(nullptr);
   asio::io_context io;
+  asio::thread_pool computing{static_cast<size_t>(std::max(options.threads, 1))}, flushing{1};
   tcp::acceptor acceptor;
   uint16_t port = 0;
   std::atomic<bool> draining = false;

@@ -166,7 +166,14 @@ class Gate final : public RequestHandler {
     inner_.cancel(id);
     count(cancelled_);
   }
-  void flush() override { inner_.flush(); }
+  void flush() override {
+    count(flushes_);
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return open_; });
+    }
+    inner_.flush();
+  }
   void drain() override {
     inner_.drain();
     set(true);
@@ -181,6 +188,7 @@ class Gate final : public RequestHandler {
   // Since the beginning.
   void wait_for_submitted(int n) { wait_for(submitted_, n); }
   void wait_for_cancelled(int n) { wait_for(cancelled_, n); }
+  void wait_for_flushes(int n) { wait_for(flushes_, n); }
 
  private:
   void count(int& of) {
@@ -196,7 +204,7 @@ class Gate final : public RequestHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
-  int submitted_ = 0, cancelled_ = 0;
+  int submitted_ = 0, cancelled_ = 0, flushes_ = 0;
 };
 
 class Server {
@@ -439,7 +447,8 @@ TEST(Server, SaysWhatIsWrong) {
   expect(400, "top_p", server.completion(with("top_p", 0)));
   expect(400, "max_tokens: at most 100", server.completion(with("max_tokens", 101)));
   expect(400, "max_tokens: must be an integer", server.completion(with("max_tokens", "1")));
-  expect(404, "the model other is not served here", server.completion(with("model", "other")));
+  expect(404, "the model \"other\" is not served here", server.completion(with("model", "other")));
+  expect(404, "the model \"\\u0000\" is not served here", server.completion(with("model", std::string(1, '\0'))));
   expect(400, "exceed the model's 4096 positions",
          server.completion({{"prompt", Tokens(4090, 1)}, {"max_tokens", 100}}));
   expect(400, "K, V pages are needed", server.completion({{"prompt", Tokens(450, 1)}}));
@@ -565,6 +574,36 @@ TEST(Server, MemoryOfRequestsIsBounded) {
     if (reply.status == 200) break;
     EXPECT_EQ(reply.status, 503);
   }
+}
+
+// Another coding of the body than its end is known by: what follows must not be taken for a request.
+TEST(Server, EncodingsThatHideTheEndOfABodyAreRefused) {
+  Server server;
+  for (const char* coding : {"gzip", "chunked, gzip", "identity", "x"}) {
+    Client client(server.http->port());
+    client.send_raw(str("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: ", coding,
+                        "\r\n\r\nGET /livez HTTP/1.1\r\n\r\n"));
+    EXPECT_EQ(client.read().status, 501) << coding;
+    EXPECT_EQ(client.read().status, 0) << coding;
+  }
+}
+
+// However many of them there are.
+TEST(Server, WhoWaitsForTheEngineHoldsUpNobodyElse) {
+  Server server;
+  server.gate.set(false);
+  std::deque<Client> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back(server.http->port());
+    clients.back().send_raw("POST /flush_cache HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+  }
+  server.gate.wait_for_flushes(1);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(server.ask("GET", "/livez").status, 200);
+    EXPECT_EQ(server.ask("POST", "/tokenize", {{"prompt", "a"}}).status, 200);
+  }
+  server.gate.set(true);
+  for (Client& client : clients) EXPECT_EQ(client.read().status, 200);
 }
 
 // What stands around a body is no part of its bound.

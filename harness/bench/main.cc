@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
                  "Seconds for the replays of one benchmark (default 2)");
   app.add_flag("--list", o.list, "Names only");
   return hypic::exit_code(app, "hypic-bench", [&] {
-    app.parse(argc, argv);
+    hypic::parse(app, argc, argv);
     if (o.backend.empty()) {
       std::string why;
       o.backend = hypic::gpus(&why).empty() ? "cpu" : "cuda";

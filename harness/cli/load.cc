@@ -2,6 +2,7 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "core/check.h"
 #include "harness/cli/commands.h"
@@ -17,7 +18,7 @@ struct Options {
   std::string url;
   bool mock = false, search = false;
   nlohmann::json parameters = nlohmann::json::object();
-  std::string slo, cached_share;
+  std::optional<std::string> slo, cached_share;
   double slo_share = 0.9;
 };
 
@@ -38,16 +39,16 @@ Suite suite_of(const Options& options) {
   c.parameters["url"] = options.mock ? "mock" : options.url;
   c.parameters["slo_share"] = options.slo_share;
   if (options.search) c.parameters["search"] = 1;
-  if (!options.cached_share.empty()) {
+  if (options.cached_share) {
     nlohmann::json& bounds = c.parameters["cached_share"] = nlohmann::json::array();
-    for (const std::string& part : at_commas("--cached-share", options.cached_share)) {
+    for (const std::string& part : at_commas("--cached-share", *options.cached_share)) {
       char* end = nullptr;
       bounds.push_back(std::strtod(part.c_str(), &end));
-      require(*end == 0, "--cached-share: must be LEAST,MOST, is \"", options.cached_share, "\"");
+      require(*end == 0, "--cached-share: must be LEAST,MOST, is \"", *options.cached_share, "\"");
     }
   }
-  if (!options.slo.empty()) {
-    c.parameters["slo"] = at_commas("--slo", options.slo);
+  if (options.slo) {
+    c.parameters["slo"] = at_commas("--slo", *options.slo);
     if (options.search)
       c.expectations.push_back({.tag = "max_qps", .relation = ">", .value = 0, .source = "--search"});
     else
@@ -102,7 +103,7 @@ void add_load(CLI::App& app, int& status, const std::string& command_line) {
   integer("--question", "Tokens of the question (default 64)");
   integer("--pool", "Distinct passages, drawn in any order (default 0: none comes twice)");
   integer("--output-tokens", "Tokens of an answer (default 1, of a trace its own)");
-  text("--prompts", "text (default), or ids: token ids");
+  text("--prompts", "text (default), ids: token ids, or segments: ids by passage, as hypic's server takes them");
   integer("--vocabulary", "Of token ids (default 32000)");
   text("--separator", "Between passages of a text (default two line ends)");
   text("--trace", "Prompts of a trace: RAGPulse, Mooncake, Azure or pic-trace");
@@ -133,6 +134,7 @@ void add_load(CLI::App& app, int& status, const std::string& command_line) {
   number("--mock-hangs", "Share of requests that it never answers (default 0)");
   number("--mock-cached-speed", "TTFT over that of a wholly cached prompt (default 1)");
   command->add_flag("--quiet", options->settings.quiet, "No progress");
+  command->add_flag("--resume", options->settings.resume, "Keep a finished run of the same options in the same folder");
   command->add_option("--out", options->settings.out,
                       "Folder of the report, items.jsonl and summary.json (default out/load)");
   command->callback([options, &status] {

@@ -38,7 +38,7 @@ int run(int argc, char** argv) {
   hypic::add_tokenize(app, status);
   hypic::add_trace(app, status);
   return hypic::exit_code(app, "hypic", [&] {
-    app.parse(argc, argv);
+    hypic::parse(app, argc, argv);
     std::cout.flush();
     if (!std::cout) {
       std::cerr << "hypic: cannot write to standard output\n";

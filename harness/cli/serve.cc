@@ -18,7 +18,7 @@ struct Options {
 };
 
 int serve(Options& options) {
-  const sigset_t signals = block_signals();
+  take_signals();
   auto& [chosen, door, ranks] = options;
   const std::vector<int> devices = ranks.chosen(chosen.backend);
   const std::string path = model_path(chosen.model);
@@ -52,9 +52,8 @@ int serve(Options& options) {
   Scheduler scheduler(engine, metrics, scheduling);
   HttpServer http(scheduler, metrics, door.server);
   scheduler.wait_until_warm();
-  std::cout << "hypic serves " << door.server.model << " on http://" << door.server.address << ":" << http.port()
-            << std::endl;
-  return serve_until(signals, http, door);
+  say_ready(str("hypic serves ", door.server.model, " on ", url_of(http, door)));
+  return serve_until_signal(http, door);
 }
 
 }  // namespace

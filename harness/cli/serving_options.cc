@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
+#include <semaphore>
 #include <thread>
 
 #include "core/check.h"
@@ -22,11 +26,49 @@ namespace {
 
 constexpr int kUnknown = -1;
 std::atomic<int> exit_status = kUnknown;
+std::atomic<bool> ready = false;  // something runs that must end in order
+std::binary_semaphore asked_to_end(0);
+
+[[noreturn]] void end_by(int which) {
+  signal(which, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, which);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  raise(which);
+  std::abort();  // not reached
+}
+
+// The signals stay blocked for all threads but this one's wait: one that is let through kills even a process that has
+// just done its duty.
+void watch(const sigset_t& signals) {
+  constexpr std::chrono::seconds kSameAgain{1};
+  std::optional<std::chrono::steady_clock::time_point> first;
+  for (;;) {
+    int which = 0;
+    sigwait(&signals, &which);
+    const auto now = std::chrono::steady_clock::now();
+    if (!ready) end_by(which);
+    if (!first) {
+      first = now;
+      asked_to_end.release();
+    } else if (which == SIGINT && now - *first >= kSameAgain) {
+      if (const int status = exit_status; status != kUnknown) _exit(status);
+      end_by(which);
+    }
+  }
+}
 
 std::string read_key(const std::string& path) {
   std::ifstream file(path);
   std::string key;
-  require(bool(std::getline(file, key)) && !key.empty(), "--api-key-file: ", path, " has no key in its first line");
+  std::getline(file, key);
+  if (key.ends_with('\r')) key.pop_back();
+  require(!key.empty(), "--api-key-file: ", path, " has no key in its first line");
+  constexpr size_t kMost = 4096;
+  const auto printable = [](char c) { return ' ' < c && c < 127; };
+  require(key.size() <= kMost && std::all_of(key.begin(), key.end(), printable), "--api-key-file: the first line of ",
+          path, " must be a key that a header can hold: up to ", kMost, " printable ASCII characters, no blanks");
   return key;
 }
 
@@ -61,6 +103,8 @@ void complete(EngineChoice& choice, const ModelSpec& spec) {
   choice.engine.cache.admission = kServerAdmission;
   choice.engine.cache.host_bytes = choice.host_mib << 20;
   choice.engine.cache.disk_bytes = choice.disk_mib << 20;
+  require((choice.disk_mib > 0) == !choice.engine.cache.disk_folder.empty(),
+          "--disk-cache and --disk-folder need each other");
 }
 
 void add_door_options(CLI::App& command, DoorChoice& choice) {
@@ -106,47 +150,40 @@ void complete(DoorChoice& choice, const std::string& model, const std::string& p
     server.tokenizer = Tokenizer::load(path);
 }
 
-sigset_t block_signals() {
+void take_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  return set;
+  std::thread(watch, set).detach();
 }
 
-void wait_for(const sigset_t& signals) {
-  int which = 0;
-  sigwait(&signals, &which);
-  // It stays blocked for all threads but this one's wait: a signal that is let through kills even a process that has
-  // just done its duty.
-  std::thread([first = std::chrono::steady_clock::now()] {
-    constexpr std::chrono::seconds kSameAgain{1};
-    sigset_t interrupt;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    int which = 0;
-    do sigwait(&interrupt, &which);
-    while (std::chrono::steady_clock::now() - first < kSameAgain);
-    if (const int status = exit_status; status != kUnknown) _exit(status);
-    signal(SIGINT, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
-    raise(SIGINT);
-  }).detach();
+void say_ready(const std::string& line) {
+  ready = true;
+  std::cout << line << std::endl;
 }
+
+void wait_for_signal() { asked_to_end.acquire(); }
 
 void ends_with(int status) { exit_status = status; }
 
-int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& choice) {
+int serve_until_signal(HttpServer& http, const DoorChoice& choice) {
   if (choice.server.api_key.empty() && !choice.server.address.starts_with("127.") && choice.server.address != "::1")
     std::cerr << "hypic: anyone who reaches " << choice.server.address << " may ask; --api-key-file limits that\n";
-  wait_for(signals);
+  wait_for_signal();
   std::cout << "draining" << std::endl;
   const bool all = http.drain(std::chrono::milliseconds(static_cast<int64_t>(choice.grace * 1000)));
   if (!all) std::cerr << "hypic: some requests did not end within --grace " << choice.grace << " s\n";
   const int status = all ? 0 : 1;
   ends_with(status);
   return status;
+}
+
+std::string url_of(const HttpServer& http, const DoorChoice& choice) {
+  const std::string& host = choice.server.address;
+  const bool six = host.find(':') != host.npos;
+  return str("http://", six ? "[" : "", host, six ? "]" : "", ":", http.port());
 }
 
 }  // namespace hypic

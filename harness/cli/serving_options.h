@@ -35,14 +35,19 @@ void add_door_options(CLI::App& command, DoorChoice& choice);
 // cannot be used.
 void complete(DoorChoice& choice, const std::string& model, const std::string& path, const ModelSpec& spec);
 
-// The signals of an orderly end, for this thread to wait for: blocked before any other thread starts.
-sigset_t block_signals();
+// Takes SIGINT and SIGTERM over, before any other thread starts. Until say_ready() there is nothing to end in order: one
+// ends the process at once.
+void take_signals();
+// From here on they ask for an orderly end. The line goes to standard output.
+void say_ready(const std::string& line);
 // Until one of them comes. A SIGINT then ends the process at once, unless it comes within a second: that is the first
 // one again, as those get it that a terminal's process group and a parent both send it to.
-void wait_for(const sigset_t& signals);
+void wait_for_signal();
 // What is left is to let go of everything: such a SIGINT no longer kills, but exits with this code.
 void ends_with(int status);
 // Serves until then; the exit code.
-int serve_until(const sigset_t& signals, HttpServer& http, const DoorChoice& choice);
+int serve_until_signal(HttpServer& http, const DoorChoice& choice);
+// "http://HOST:PORT"
+std::string url_of(const HttpServer& http, const DoorChoice& choice);
 
 }  // namespace hypic

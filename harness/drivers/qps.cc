@@ -35,6 +35,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr auto kLook = std::chrono::milliseconds(100);  // between looks at a run
 constexpr int64_t kPrimingAtOnce = 4;
 constexpr int64_t kDescriptors = 1 << 16;
+constexpr double kFewest = 0.01;  // of the answers: what fewer are like decides nothing
 constexpr double kGib = double(int64_t{1} << 30);
 
 // A server of this process, one mode after another.
@@ -208,10 +209,11 @@ Settings read_settings(const SuiteCase& suite_case, const std::string& where, co
     at(where, "pool", [&] { return make_prompts(s.shape, 0, 1); });
   }
   const std::vector<double> share = p.numbers("cached_share", {-1});
-  if (share.size() == 2)
+  if (share != std::vector<double>{-1}) {
+    require(share.size() == 2 && 0 <= share[0] && share[0] <= share[1] && share[1] <= 1, where,
+            ".parameters.cached_share: must be [least, most], two shares in 0 … 1");
     s.cached_share = Interval{share[0], share[1]};
-  else
-    require(share == std::vector<double>{-1}, where, ".parameters.cached_share: must be [least, most]");
+  }
   if (!s.cached_share && s.cache == Cache::cold && !s.trace && s.shape.pool == 0) s.cached_share = Interval{0, 0.02};
   if (!s.cached_share && s.cache == Cache::primed && !s.own) s.cached_share = Interval{0.01, 1};
 
@@ -273,6 +275,16 @@ struct Phase {
   std::string invalid, first_error;
 };
 
+// Whether hypic's own server answers there, which takes the ids of each passage apart.
+bool serves_hypic(const Url& url) {
+  try {
+    const auto models = nlohmann::json::parse(get(url, "/v1/models").body);
+    return models.at("data").at(0).at("owned_by") == "hypic";
+  } catch (const std::exception&) {  // no answer, or another one
+    return false;
+  }
+}
+
 // Hears how much of the time of a phase has passed, a share in [0, 1], and what is at hand.
 using LookFn = std::function<void(double, const std::string&)>;
 
@@ -281,13 +293,14 @@ class Session {
   // `url`: where, if not as the settings say; `mode`: for the log of requests.
   Session(const Settings& settings, const std::string& name, ItemLog* items, const std::string& url = "",
           const std::string& mode = "")
-      : s_(settings), name_(name), mode_(mode), items_(items) {
+      : s_(settings), body_(settings.body), name_(name), mode_(mode), items_(items) {
     if (s_.url == "mock") mock_ = std::make_unique<MockServer>(s_.mock);
     client_.url = parse_url(mock_ ? mock_->url() : url.empty() ? s_.url : url);
     client_.url.path = s_.path;
     client_.api = s_.body.api;
     client_.timeout = s_.timeout;
     client_.threads = s_.threads;
+    if (body_.form == Form::ids && body_.api == Api::openai && serves_hypic(client_.url)) body_.form = Form::segments;
     if (items_)
       for (const nlohmann::json& row : items_->earlier(name_))
         if (row.contains("phase") && row["phase"].is_number_integer())
@@ -301,7 +314,7 @@ class Session {
     begun_ = Clock::now();
     warm_up(say);
     if (s_.cache != Cache::any && s_.flush != "none") {
-      const int status = post(client_.url, s_.flush);
+      const int status = post(client_.url, s_.flush).status;
       require(status / 100 == 2, "POST ", s_.flush, ": HTTP ", status,
               "; name the server's path by `flush`, or none where it has none");
     }
@@ -348,7 +361,7 @@ class Session {
 
   // A few at a time until all are answered. Error: one is not.
   void closed_loop(const std::vector<Prompt>& prompts, const char* what, const LookFn& say) {
-    const Bodies bodies(prompts, s_.body);
+    const Bodies bodies(prompts, body_);
     ClientOptions options = client_;
     options.max_concurrency = kPrimingAtOnce;
     options.threads = 1;
@@ -362,7 +375,7 @@ class Session {
 
   Phase offer(const std::vector<Prompt>& prompts, const std::vector<double>& times, double rate, int64_t enough,
               const LookFn& say) {
-    const Bodies bodies(prompts, s_.body);
+    const Bodies bodies(prompts, body_);
     ClientOptions options = client_;
     options.max_concurrency = s_.max_concurrency;
     Phase phase;
@@ -403,6 +416,9 @@ class Session {
       phase.invalid = str("the client lags: 1 % of the requests were taken up ", format_number(1e3 * lag),
                           " ms after their time or later, allowed are ", format_number(1e3 * s_.lag_bound),
                           " ms; use more threads or a lower rate");
+    if (std::isfinite(s_.slo.tpot) && static_cast<double>(sum.in_one_piece) > kFewest * double(sum.completed))
+      phase.invalid = str(sum.in_one_piece, " of ", sum.completed, " answers came in one piece, so what a token of them ",
+                          "took is not known; leave tpot out of the SLO, or let the server stream each token");
     if (!s_.cached_share || sum.cache_known == 0) return;
     const double share = sum.cached_share();
     if (share < s_.cached_share->low || share > s_.cached_share->high)
@@ -418,6 +434,7 @@ class Session {
                               const RecordFn& finished, const std::function<void()>& look, ItemLog* log) {
     stop_ = false;
     options.stop = &stop_;
+    options.output_tokens = [&](int64_t i) { return bodies.output_tokens(i); };
     std::mutex mutex;
     std::vector<Record> fresh;
     std::atomic<bool> over = false;
@@ -470,6 +487,7 @@ class Session {
   }
 
   const Settings& s_;
+  BodyOptions body_;
   std::string name_, mode_;
   ItemLog* items_;
   std::unique_ptr<MockServer> mock_;

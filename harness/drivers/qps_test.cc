@@ -4,6 +4,8 @@
 
 #include "core/check.h"
 #include "harness/driver.h"
+#include "harness/load/own_server.h"
+#include "reference/cpu_backend.h"
 
 namespace hypic {
 namespace {
@@ -51,6 +53,24 @@ TEST(Qps, MeasuresEachModeBesideWhatTheTraceAllows) {
   EXPECT_GT(value("trace_over_prefix.transition_rope_seam:head=4"), 1);
 }
 
+TEST(Qps, IdsGoToHypicsServerByPassage) {
+  const auto backend = reference::make_cpu_backend();
+  const Model model = Model::open(*backend, "random:qwen3.5-tiny:7");
+  const load::OwnServer server(model, {.mode = mode_named("transition_rope_seam"),
+                                       .cache_bytes = 8 << 20,
+                                       .longest = 200,
+                                       .most_segments = 2,
+                                       .segment_tokens = 40});
+  SuiteCase c;
+  c.name = "primed";
+  c.parameters = {{"url", server.url()}, {"prompts", "ids"}, {"vocabulary", model.spec().vocabulary},
+                  {"cache", "primed"},   {"pool", 2},        {"segments", 2},
+                  {"tokens", 40},        {"question", 8},    {"requests", 4},
+                  {"rate", 100},         {"warmup", 0},      {"lag_bound_ms", 10000}};
+  const Result result = run(c);  // INVALID where nothing of the primed cache is found
+  EXPECT_EQ(result.verdict, Verdict::pass) << result.why;
+}
+
 TEST(Qps, WithoutItsTraceACaseIsSkipped) {
   SuiteCase c = replay();
   c.parameters["trace"] = "nowhere.jsonl";
@@ -87,6 +107,9 @@ TEST(Qps, RefusesWhatItsServerCannotDo) {
   EXPECT_NE(with("requests", 1000).find("here.parameters.requests: 1000 from request 10 on, but the trace holds 120"),
             std::string::npos);
   EXPECT_NE(with("trace", "").find("here.parameters.trace: hypic's server is measured on a trace"), std::string::npos);
+  for (const nlohmann::json& shares : {nlohmann::json{0.9, 0.1}, {0, 1.5}, {0.5}, {0, 0.5, 1}})
+    EXPECT_EQ(with("cached_share", shares),
+              "here.parameters.cached_share: must be [least, most], two shares in 0 … 1");
   EXPECT_NE(with("vocabulary", 1000).find("vocabulary"), std::string::npos);  // it is the model's
 }
 

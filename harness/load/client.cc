@@ -168,6 +168,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!answer.error.empty()) return finish(answer.error);
     if (answer.tokens_at.empty()) return finish("no token came: " + start);
     if (!answer.done) return finish("the stream ended without [DONE]");
+    const auto& asked = shared_.options.output_tokens;
+    if (const int64_t came = answer.output_tokens, want = asked ? asked(record_->index) : came; came >= 0 && came != want)
+      return finish(str("the server counts ", came, " tokens in its answer, but ", want, " were asked for"));
     finish("");
   }
 
@@ -385,14 +388,16 @@ std::vector<Record> run_load(const ClientOptions& options, const std::vector<dou
   return records;
 }
 
-int post(const Url& url, const std::string& path, double timeout) {
+namespace {
+
+Reply ask(http::verb verb, const Url& url, const std::string& path, double timeout) {
   asio::io_context context;
   const auto endpoints = resolve(context, url);
   tcp::socket socket(context);
-  http::request<http::empty_body> request(http::verb::post, path, 11);
+  http::request<http::empty_body> request(verb, path, 11);
   request.set(http::field::host, host_of(url));
   request.set(http::field::connection, "close");
-  request.content_length(0);
+  if (verb == http::verb::post) request.content_length(0);
   boost::beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   error_code result = asio::error::timed_out;
@@ -404,8 +409,13 @@ int post(const Url& url, const std::string& path, double timeout) {
     });
   });
   context.run_for(seconds(timeout));
-  require(!result, "POST http://", host_of(url), path, ": ", result.message());
-  return parser.get().result_int();
+  require(!result, std::string(http::to_string(verb)), " http://", host_of(url), path, ": ", result.message());
+  return {static_cast<int>(parser.get().result_int()), parser.get().body()};
 }
+
+}  // namespace
+
+Reply get(const Url& url, const std::string& path, double timeout) { return ask(http::verb::get, url, path, timeout); }
+Reply post(const Url& url, const std::string& path, double timeout) { return ask(http::verb::post, url, path, timeout); }
 
 }  // namespace hypic::load

@@ -37,6 +37,8 @@ struct ClientOptions {
   int64_t max_concurrency = 0;              // at once in flight, of all threads; the rest waits its turn; 0: no bound
   int threads = 1;                          // each with its own sockets; request i is of thread i mod threads
   const std::atomic<bool>* stop = nullptr;  // set: requests not yet sent are not sent, those in flight are dropped
+  // Tokens that request i asks for: where the server counts another number, the answer is an error. Unset: any will do.
+  std::function<int64_t(int64_t)> output_tokens = {};
 };
 
 // What a run gives away as it goes. Called from the threads of the client, one call at a time.
@@ -47,7 +49,12 @@ using RecordFn = std::function<void(const Record&)>;
 std::vector<Record> run_load(const ClientOptions& options, const std::vector<double>& schedule,
                              const std::function<std::string(int64_t)>& body, const RecordFn& finished = {});
 
-// POST with an empty body; the status of the answer. Error: no answer.
-int post(const Url& url, const std::string& path, double timeout = 30);
+struct Reply {
+  int status = 0;
+  std::string body;
+};
+// Error: no answer.
+Reply get(const Url& url, const std::string& path, double timeout = 30);
+Reply post(const Url& url, const std::string& path, double timeout = 30);  // an empty body
 
 }  // namespace hypic::load

@@ -59,7 +59,7 @@ TEST(Client, CachedUntilFlushed) {
   MockServer server({.ttft = 0});
   load(server, Api::openai, 5);
   for (const Record& record : load(server, Api::openai, 5)) EXPECT_EQ(record.cached_tokens, record.prompt_tokens);
-  EXPECT_EQ(post(parse_url(server.url()), "/flush_cache"), 200);
+  EXPECT_EQ(post(parse_url(server.url()), "/flush_cache").status, 200);
   for (const Record& record : load(server, Api::openai, 5)) EXPECT_EQ(record.cached_tokens, 0);
 }
 
@@ -76,6 +76,17 @@ TEST(Client, ErrorsAndTimeoutsAreKept) {
   const auto records = run_load(options, {0}, [](int64_t) { return "{}"; });
   EXPECT_TRUE(records[0].error.starts_with("cannot connect: ")) << records[0].error;
   EXPECT_THROW(post(options.url, "/flush_cache"), Error);
+}
+
+TEST(Client, AnAnswerOfAnotherLengthIsAnError) {
+  MockServer server({.ttft = 0, .itl = 0}), silent({.ttft = 0, .itl = 0, .usage = false});
+  ClientOptions options;
+  options.output_tokens = [](int64_t i) { return i == 1 ? 4 : 3; };
+  for (const Api api : {Api::openai, Api::generate})
+    for (const Record& record : load(server, api, 3, options))
+      EXPECT_EQ(record.error,
+                record.index == 1 ? "the server counts 3 tokens in its answer, but 4 were asked for" : "");
+  for (const Record& record : load(silent, Api::openai, 3, options)) EXPECT_EQ(record.error, "");
 }
 
 TEST(Client, AStoppedRunEnds) {

@@ -76,6 +76,7 @@ TEST(OwnServer, AnswersUntilItIsGone) {
       EXPECT_TRUE(record.ok()) << record.error;
       EXPECT_EQ(record.prompt_tokens, 88);
       EXPECT_EQ(record.output_tokens, 2);
+      EXPECT_EQ(record.tokens_at.size(), 2);  // it has no text
     }
     EXPECT_EQ(records[0].cached_tokens, 0);
     EXPECT_EQ(records[2].cached_tokens, 2 * (40 - options.mode.head));

@@ -76,6 +76,7 @@ class Bodies {
   // Of these prompts, which must outlive this.
   Bodies(const std::vector<Prompt>& prompts, const BodyOptions& options);
   int64_t size() const { return static_cast<int64_t>(prompts_.size()); }
+  int64_t output_tokens(int64_t i) const { return prompts_[i].output_tokens; }  // asked for
   // JSON. May be called from several threads at once.
   std::string body(int64_t i) const;
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/load/clock.h"
+
 namespace hypic::load {
 namespace {
 
@@ -49,6 +51,11 @@ TEST(Schedule, TraceIsScaledFromItsFirstRequest) {
   Trace trace;
   for (const double at : {10.0, 11.0, 13.0, 17.0}) trace.requests.push_back({.timestamp = at, .output_tokens = 1});
   EXPECT_EQ(schedule(trace, 1, 3, 2), (std::vector<double>{0, 1, 3}));
+}
+
+TEST(Schedule, TimesThatNeverComeCanBeCounted) {
+  EXPECT_EQ(seconds(1e300), seconds(1e9));
+  EXPECT_GT(Clock::now() + seconds(1e300), Clock::now());
 }
 
 }  // namespace

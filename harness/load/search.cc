@@ -13,7 +13,8 @@ double Probe::share() const { return cut ? 1 : static_cast<double>(misses) / sta
 bool over_saturated(const std::vector<InFlight>& samples, double rate, double wait) {
   const size_t from = samples.size() / 2, n = samples.size() - from;
   if (n < 16 || !std::isfinite(wait)) return false;
-  if (static_cast<double>(samples.back().count) / rate <= wait) return false;
+  const auto bearable = [&](const InFlight& sample) { return static_cast<double>(sample.count) / rate <= wait; };
+  if (std::any_of(samples.end() - static_cast<std::ptrdiff_t>(n / 2), samples.end(), bearable)) return false;
   double mean_t = 0, mean_c = 0;
   for (size_t i = from; i < samples.size(); ++i) {
     mean_t += samples[i].at / static_cast<double>(n);

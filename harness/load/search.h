@@ -50,7 +50,9 @@ struct SearchResult {
 SearchResult search_rate(const SearchOptions& options, const ProbeFn& probe);
 
 // Whether the number of requests in flight grows without end: over the second half of the samples its slope is certain
-// (t > 4) and the wait that it stands for, by Little's law, is beyond `wait` seconds. Samples by time.
+// (t > 4), and over the last quarter of them the wait that it stands for, by Little's law, is always beyond `wait`
+// seconds. (The slope alone is not enough: a queue's samples hang together, so a burst that is soon worked off has a
+// slope as well.) Samples by time.
 struct InFlight {
   double at;      // seconds
   int64_t count;  // due and not ended

@@ -113,5 +113,29 @@ TEST(Search, OverSaturationIsAQueueThatGrows) {
   EXPECT_FALSE(over_saturated({growing.begin(), growing.begin() + 10}, 10, 0.01));
 }
 
+// One server that takes 20 ms a request, at 0.8 of its capacity and at 1.3 of it. No request in a hundred of the former
+// waits longer than the bound, but each run has its bursts.
+TEST(Search, BurstsThatAreWorkedOffAreNotOverSaturation) {
+  const auto cut = [](double rate, uint64_t seed) {
+    const std::vector<double> times = schedule({.rate = rate, .seed = seed}, 1000);
+    std::vector<InFlight> samples;
+    double end = 0;
+    for (const double at : times) {
+      end = std::max(end, at) + 0.02;
+      const auto due = std::upper_bound(times.begin(), times.end(), end) - times.begin();
+      samples.push_back({end, static_cast<int64_t>(due - std::ssize(samples) - 1)});
+      if (samples.size() % 64 == 0 && over_saturated(samples, rate, 0.3)) return true;
+    }
+    return false;
+  };
+  int steady = 0, growing = 0;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    steady += cut(0.8 * 50, seed);
+    growing += cut(1.3 * 50, seed);
+  }
+  EXPECT_EQ(steady, 0);
+  EXPECT_EQ(growing, 50);
+}
+
 }  // namespace
 }  // namespace hypic::load

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace hypic::load {
 namespace {
 
@@ -13,9 +15,15 @@ const json* find(const json& object, const char* key) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
+// So small that the counts of all requests can be added.
 void take(const json& object, const char* key, int64_t& out) {
   const json* value = find(object, key);
-  if (value && value->is_number_integer() && *value >= 0) out = *value;
+  if (value && is_integer_in(*value, 0, INT32_MAX)) out = *value;
+}
+
+bool holds_any(const json& object, const char* key) {
+  const json* value = find(object, key);
+  return value && (value->is_array() || value->is_string()) && !value->empty() && *value != "";
 }
 
 }  // namespace
@@ -42,8 +50,8 @@ void AnswerReader::read(std::string_view data, double at) {
   bool token = false;
   if (api_ == Api::openai) {
     if (const json* choices = find(event, "choices"); choices && choices->is_array() && !choices->empty()) {
-      const json* text = find((*choices)[0], "text");
-      token = text && text->is_string() && !text->get_ref<const std::string&>().empty();
+      // A model without a tokenizer answers with ids alone.
+      token = holds_any((*choices)[0], "text") || holds_any((*choices)[0], "token_ids");
       if (find((*choices)[0], "finish_reason")) {
         answer_.done = true;
         token = token || answer_.tokens_at.empty();  // the only token may have no text of its own

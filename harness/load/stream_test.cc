@@ -43,6 +43,27 @@ TEST(Stream, TheOnlyTokenMayHaveNoText) {
   EXPECT_EQ(answer.tokens_at.size(), 1);
 }
 
+TEST(Stream, IdsAreTokensWithoutText) {
+  const std::string bytes =
+      "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[]}]}\n\n"
+      "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[7]}]}\n\n"
+      "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[8]}]}\n\n"
+      "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[9],\"finish_reason\":\"length\"}]}\n\n";
+  const Answer answer = read(Api::openai, bytes, 1);
+  ASSERT_EQ(answer.tokens_at.size(), 3);
+  EXPECT_LT(answer.tokens_at[0], answer.tokens_at[1]);
+}
+
+TEST(Stream, CountsThatCannotBeAreNone) {
+  const Answer answer = read(Api::openai,
+                             "data: {\"usage\":{\"prompt_tokens\":9223372036854775807,\"completion_tokens\":2.0,"
+                             "\"prompt_tokens_details\":{\"cached_tokens\":18446744073709551615}}}\n\n",
+                             9);
+  EXPECT_EQ(answer.prompt_tokens, -1);
+  EXPECT_EQ(answer.output_tokens, -1);
+  EXPECT_EQ(answer.cached_tokens, -1);
+}
+
 TEST(Stream, GenerateRepeatsItsText) {
   const std::string bytes =
       "data: {\"text\":\"a\",\"meta_info\":{\"prompt_tokens\":5,\"completion_tokens\":1,\"cached_tokens\":0}}\n\n"

@@ -55,7 +55,7 @@ int64_t output_tokens(const Record& record) {
 
 double tpot(const Record& record) {
   const int64_t tokens = output_tokens(record);
-  if (tokens < 2 || record.tokens_at.empty()) return kNan;
+  if (tokens < 2 || record.tokens_at.size() < 2) return kNan;
   return (record.tokens_at.back() - record.tokens_at.front()) / static_cast<double>(tokens - 1);
 }
 
@@ -86,6 +86,7 @@ Summary summarise(const std::vector<Record>& records, const Slo& slo) {
     out.ttft.push_back(ttft(record));
     out.e2el.push_back(e2el(record));
     if (const double each = tpot(record); !std::isnan(each)) out.tpot.push_back(each);
+    out.in_one_piece += output_tokens(record) > 1 && record.tokens_at.size() == 1;
     for (size_t i = 1; i < record.tokens_at.size(); ++i)
       out.itl.push_back(record.tokens_at[i] - record.tokens_at[i - 1]);
     out.input_tokens += std::max<int64_t>(record.prompt_tokens, 0);

@@ -27,7 +27,7 @@ Slo parse_slo(const std::vector<std::string>& parts);
 double ttft(const Record& record);
 double e2el(const Record& record);
 int64_t output_tokens(const Record& record);  // by the server's count, else the pieces of text that came
-double tpot(const Record& record);            // NaN for one token
+double tpot(const Record& record);            // NaN for one token, and for several in one piece
 
 // Whether a request was answered in time; one that ended in an error was not.
 bool meets(const Record& record, const Slo& slo);
@@ -37,6 +37,7 @@ struct Summary {
   double duration = 0;                                       // seconds from the first scheduled time to the last end
   int64_t input_tokens = 0, output_tokens = 0;               // of those completed
   bool counted_by_server = true;                             // both, of all completed
+  int64_t in_one_piece = 0;                                  // of those completed: several tokens, and no time between
   std::vector<double> ttft, tpot, itl, e2el;                 // seconds, of those completed
   std::vector<double> queue, lag;  // seconds from the scheduled time until sent, and until the client took it up
   int64_t cache_known = 0, cached_tokens = 0, cache_prompt_tokens = 0;  // requests whose cached tokens the server told

@@ -53,6 +53,14 @@ TEST(Summary, AnErrorMisses) {
   EXPECT_FALSE(meets(failed(10), {}));
 }
 
+TEST(Summary, OnePieceOfSeveralTokensHasNoTimeBetween) {
+  const std::vector<Record> records = {answered(0, 1, 1, 5), answered(0, 1, 1, 1), answered(0, 1, 3, 5)};
+  EXPECT_TRUE(std::isnan(tpot(records[0])));
+  const Summary s = summarise(records, {});
+  EXPECT_EQ(s.in_one_piece, 1);
+  EXPECT_EQ(s.tpot, std::vector<double>{0.5});
+}
+
 TEST(Summary, SloIsWrittenAsVllms) {
   const Slo slo = parse_slo({"ttft:1000", "e2el:2500.5"});
   EXPECT_DOUBLE_EQ(slo.ttft, 1);

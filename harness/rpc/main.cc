@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   hypic::add_worker(app, status);
   hypic::add_router(app, status);
   return hypic::exit_code(app, "hypic", [&] {
-    app.parse(argc, argv);
+    hypic::parse(app, argc, argv);
     return status;
   });
 }

@@ -66,7 +66,7 @@ Workers workers_of(const Options& options) {
 }
 
 int route(Options& options) {
-  const sigset_t signals = block_signals();
+  take_signals();
   const std::string path = model_path(options.model);
   const ModelSpec spec = spec_of(path);
   complete(options.door, options.model, path, spec);
@@ -96,8 +96,8 @@ int route(Options& options) {
       router, identity_of(path, spec, routing.mode), workers.fixed,
       [](const std::string& line) { std::cerr << "hypic: " << line << std::endl; }, workers.names, tls);
   HttpServer http(router, metrics, server);
-  std::cout << "hypic routes " << server.model << " on http://" << server.address << ":" << http.port() << std::endl;
-  return serve_until(signals, http, options.door);
+  say_ready(str("hypic routes ", server.model, " on ", url_of(http, options.door)));
+  return serve_until_signal(http, options.door);
 }
 
 }  // namespace

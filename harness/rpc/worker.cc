@@ -61,7 +61,7 @@ bool is_loopback(const std::string& host) {
 }
 
 int work(Options& options) {
-  const sigset_t signals = block_signals();
+  take_signals();
   const Role role = role_named(options.role);
   host_port(options.listen, "--listen");
   const HostPort data = host_port(options.data, "--data");
@@ -140,12 +140,12 @@ int work(Options& options) {
   }
   const WorkerServer door(scatter ? &*scatter : nullptr, combine ? &*combine : nullptr, index, server);
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  std::cout << "hypic worker, " << name_of(role) << ", on " << host << ":" << door.port() << std::endl;
+  say_ready(str("hypic worker, ", name_of(role), ", on ", host, ":", door.port()));
   if (!tls.on() && !is_loopback(host))
     say(str("anyone who reaches ", host, " may use this worker; --tls-ca, --tls-cert and --tls-key limit that"));
   if (receiver && key.empty() && !is_loopback(data.host))
     say(str("anyone who reaches ", data.host, " may send this worker residues; --key-file limits that"));
-  wait_for(signals);
+  wait_for_signal();
   ends_with(0);
   return 0;
 }
