@@ -52,8 +52,7 @@ void CombineWorker::cancel(uint64_t id) {
   if (found == jobs_.end()) return;
   // First of all, so that no forward that is given up for its transfers is planned with it again.
   if (found->second.scheduled != 0) scheduler_.cancel(found->second.scheduled);
-  for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
-  jobs_.erase(found);
+  forget(found);
 }
 
 void CombineWorker::wait() {
@@ -71,30 +70,34 @@ void CombineWorker::wait() {
     moved_ = false;
     for (auto job = jobs_.begin(); job != jobs_.end();) {
       const auto one = job++;  // start() may end it
-      if (one->second.scheduled == 0 && inbox_.begun(one->second.transfers)) start(one->first, one->second);
+      if (one->second.scheduled == 0 && inbox_.begun(one->second.transfers)) start(one);
     }
   }
 }
 
 // With the lock: its notices must not come before it is known under which number it is scheduled.
-void CombineWorker::start(uint64_t id, Job& job) {
-  job.scheduled = scheduler_.submit(std::move(job.request), [this, id, listener = job.listener](const Notice& notice) {
-    if (notice.last) end(id);
-    listener(notice);
-  });
-  if (job.scheduled != 0) return;
-  const Listener listener = std::move(job.listener);
-  for (const uint64_t transfer : job.transfers) inbox_.close(transfer);
-  jobs_.erase(id);
+void CombineWorker::start(Jobs::iterator job) {
+  Job& one = job->second;
+  const auto notice = [this, id = job->first, listener = one.listener](const Notice& said) {
+    if (said.last) end(id);
+    listener(said);
+  };
+  one.scheduled = scheduler_.submit(std::move(one.request), notice);
+  if (one.scheduled != 0) return;
+  const Listener listener = std::move(one.listener);
+  forget(job);
   listener({.kind = Notice::Kind::failed, .last = true, .status = 429, .error = "too many requests wait"});
 }
 
 void CombineWorker::end(uint64_t id) {
   const std::scoped_lock lock(mutex_);
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end()) return;
-  for (const uint64_t transfer : found->second.transfers) inbox_.close(transfer);
-  jobs_.erase(found);
+  if (const auto found = jobs_.find(id); found != jobs_.end()) forget(found);
+}
+
+// With the lock.
+void CombineWorker::forget(Jobs::iterator job) {
+  for (const uint64_t transfer : job->second.transfers) inbox_.close(transfer);
+  jobs_.erase(job);
 }
 
 }  // namespace hypic

@@ -48,6 +48,7 @@ class CombineWorker {
     std::vector<uint64_t> transfers;
     uint64_t scheduled = 0;  // with the scheduler; 0: not yet
   };
+  using Jobs = std::map<uint64_t, Job>;
 
   // Requests ask the inbox for residues as long as this lives.
   struct Receiving {
@@ -57,14 +58,15 @@ class CombineWorker {
   };
 
   void wait();
-  void start(uint64_t id, Job& job);
+  void start(Jobs::iterator job);
   void end(uint64_t id);
+  void forget(Jobs::iterator job);
 
   Inbox inbox_;
   const Receiving receiving_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  std::map<uint64_t, Job> jobs_;
+  Jobs jobs_;
   uint64_t last_id_ = 0;
   bool moved_ = false, stopping_ = false;
   Scheduler scheduler_;  // calls into what is above
