@@ -461,7 +461,8 @@ struct HttpServer::Impl {
 
   Request engine_request(const ApiRequest& asked) const {
     if (!asked.model.empty() && asked.model != options.model)
-      throw ApiError(404, str("the model ", shown(asked.model), " is not served here; ", options.model, " is"), "model");
+      throw ApiError(404, str("the model ", shown(asked.model), " is not served here; ", options.model, " is"),
+                     "model");
     if (!asked.stop.empty() && !options.tokenizer)
       throw ApiError(400, "this model has no tokenizer: use stop_token_ids", "stop");
     Request request;

@@ -581,8 +581,8 @@ TEST(Server, EncodingsThatHideTheEndOfABodyAreRefused) {
   Server server;
   for (const char* coding : {"gzip", "chunked, gzip", "identity", "x"}) {
     Client client(server.http->port());
-    client.send_raw(str("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: ", coding,
-                        "\r\n\r\nGET /livez HTTP/1.1\r\n\r\n"));
+    client.send_raw(
+        str("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: ", coding, "\r\n\r\nGET /livez HTTP/1.1\r\n\r\n"));
     EXPECT_EQ(client.read().status, 501) << coding;
     EXPECT_EQ(client.read().status, 0) << coding;
   }

@@ -134,7 +134,8 @@ void add_load(CLI::App& app, int& status, const std::string& command_line) {
   number("--mock-hangs", "Share of requests that it never answers (default 0)");
   number("--mock-cached-speed", "TTFT over that of a wholly cached prompt (default 1)");
   command->add_flag("--quiet", options->settings.quiet, "No progress");
-  command->add_flag("--resume", options->settings.resume, "Keep a finished run of the same options in the same folder");
+  command->add_flag("--resume", options->settings.resume,
+                    "Keep an earlier run of the same options into the same folder, if it finished");
   command->add_option("--out", options->settings.out,
                       "Folder of the report, items.jsonl and summary.json (default out/load)");
   command->callback([options, &status] {

@@ -1,8 +1,8 @@
 #include <CLI/CLI.hpp>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/check.h"
 #include "harness/cli/commands.h"
 #include "harness/cli/run_options.h"
 #include "harness/cli/serving_options.h"

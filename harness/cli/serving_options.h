@@ -35,8 +35,8 @@ void add_door_options(CLI::App& command, DoorChoice& choice);
 // cannot be used.
 void complete(DoorChoice& choice, const std::string& model, const std::string& path, const ModelSpec& spec);
 
-// Takes SIGINT and SIGTERM over, before any other thread starts. Until say_ready() there is nothing to end in order: one
-// ends the process at once.
+// Takes SIGINT and SIGTERM over, before any other thread starts. Until say_ready() there is nothing to end in order:
+// one ends the process at once.
 void take_signals();
 // From here on they ask for an orderly end. The line goes to standard output.
 void say_ready(const std::string& line);

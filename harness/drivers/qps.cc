@@ -417,8 +417,9 @@ class Session {
                           " ms after their time or later, allowed are ", format_number(1e3 * s_.lag_bound),
                           " ms; use more threads or a lower rate");
     if (std::isfinite(s_.slo.tpot) && static_cast<double>(sum.in_one_piece) > kFewest * double(sum.completed))
-      phase.invalid = str(sum.in_one_piece, " of ", sum.completed, " answers came in one piece, so what a token of them ",
-                          "took is not known; leave tpot out of the SLO, or let the server stream each token");
+      phase.invalid =
+          str(sum.in_one_piece, " of ", sum.completed, " answers came in one piece, so what a token of them ",
+              "took is not known; leave tpot out of the SLO, or let the server stream each token");
     if (!s_.cached_share || sum.cache_known == 0) return;
     const double share = sum.cached_share();
     if (share < s_.cached_share->low || share > s_.cached_share->high)
@@ -577,10 +578,9 @@ Result run_search(const Settings& s, Session& session, const ProgressFn& progres
   const double most = 4 + halvings + s.searching.verifications;  // probes, about
   const SearchResult found = search_rate(s.searching, [&](double rate, int64_t requests) {
     const auto probed = static_cast<double>(phases.size());
-    phases.push_back(session.measure(rate, requests, misses_to_fail(requests, s.allowed, each),
-                                     [&](double share, const std::string& what) {
-                                       progress(std::min((probed + share) / most, 0.95), what);
-                                     }));
+    phases.push_back(session.measure(
+        rate, requests, misses_to_fail(requests, s.allowed, each),
+        [&](double share, const std::string& what) { progress(std::min((probed + share) / most, 0.95), what); }));
     const Phase& phase = phases.back();
     Probe probe;
     probe.misses = phase.misses;
@@ -723,8 +723,7 @@ Result run_modes(const Settings& s, const std::string& name, ItemLog* items, Mod
           "A residue takes ",
           format_number(static_cast<double>(costs.segment_bytes) / kGib * 1024), " MiB beside K, V on the device.");
   result.tables.insert(result.tables.begin(), std::move(table));
-  result.note =
-      str(own.choice.model, " on ", own.choice.on(), ", by hypic's own server in this process, open loop.");
+  result.note = str(own.choice.model, " on ", own.choice.on(), ", by hypic's own server in this process, open loop.");
   return result;
 }
 

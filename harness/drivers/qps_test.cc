@@ -108,8 +108,7 @@ TEST(Qps, RefusesWhatItsServerCannotDo) {
             std::string::npos);
   EXPECT_NE(with("trace", "").find("here.parameters.trace: hypic's server is measured on a trace"), std::string::npos);
   for (const nlohmann::json& shares : {nlohmann::json{0.9, 0.1}, {0, 1.5}, {0.5}, {0, 0.5, 1}})
-    EXPECT_EQ(with("cached_share", shares),
-              "here.parameters.cached_share: must be [least, most], two shares in 0 … 1");
+    EXPECT_EQ(with("cached_share", shares), "here.parameters.cached_share: must be [least, most], two shares in 0 … 1");
   EXPECT_NE(with("vocabulary", 1000).find("vocabulary"), std::string::npos);  // it is the model's
 }
 

@@ -169,7 +169,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (answer.tokens_at.empty()) return finish("no token came: " + start);
     if (!answer.done) return finish("the stream ended without [DONE]");
     const auto& asked = shared_.options.output_tokens;
-    if (const int64_t came = answer.output_tokens, want = asked ? asked(record_->index) : came; came >= 0 && came != want)
+    if (const int64_t came = answer.output_tokens, want = asked ? asked(record_->index) : came;
+        came >= 0 && came != want)
       return finish(str("the server counts ", came, " tokens in its answer, but ", want, " were asked for"));
     finish("");
   }
@@ -416,6 +417,8 @@ Reply ask(http::verb verb, const Url& url, const std::string& path, double timeo
 }  // namespace
 
 Reply get(const Url& url, const std::string& path, double timeout) { return ask(http::verb::get, url, path, timeout); }
-Reply post(const Url& url, const std::string& path, double timeout) { return ask(http::verb::post, url, path, timeout); }
+Reply post(const Url& url, const std::string& path, double timeout) {
+  return ask(http::verb::post, url, path, timeout);
+}
 
 }  // namespace hypic::load
